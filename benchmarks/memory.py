@@ -2,9 +2,9 @@
 
     python benchmarks/memory.py [--parameters 25] [--cohorts 2,20,100] [--workers 1,2] [--methods fedavg+1t] [--json]
 
-Every run trains a dense model of so many million parameters for two rounds, with ten samples per client, in a process
-of its own. Memory is the resident set (RSS) of that process and its workers together, sampled 50 times a second. Pages
-that processes share count several times.
+Every run trains a dense model of this size for two rounds, with ten samples per client, in a process of its own. Memory
+is the resident set (RSS) of that process and its workers together, sampled 50 times a second. Pages that processes
+share count several times.
 """
 
 from __future__ import annotations

@@ -71,6 +71,14 @@ def test_model_data_fleet_method_metric_and_tests_of_ones_own_fit_one_short_scri
     assert (tmp_path / "fleet.csv").read_text().count("author-") == 5
 
 
+def test_a_tiny_bert_needs_adamw(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    *others, adamw = [float(line.split()[-1]) for line in run("adamw_bert.py", tmp_path)]
+    assert len(others) == 4
+    assert max(others) < 0.7
+    assert adamw > 0.95
+
+
 def test_my_task_is_a_task_of_what_own_parquet_writes(tmp_path: Path) -> None:
     writer = run_path(str(EXAMPLES / "own_parquet.py"))
     writer["recordings"]().write_parquet(tmp_path / "gestures.parquet")

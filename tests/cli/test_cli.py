@@ -63,6 +63,7 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--workers", "0"), "workers = 0"),
         (("run", "synthetic", "--executor", "inline", "--workers", "3"), "executor inline has 1 worker"),
         (("run", "synthetic", "--address", "auto"), "--executor ray"),
+        (("run", "synthetic", "--gpus", "0.25"), "gpus = 0.25 needs the device cuda (--device cuda), not cpu"),
         (("run", "synthetic", "--attack", "update-flop:1"), "did you mean update-flip"),
         (("run", "synthetic", "--attack", "update-flip"), "a number of clients"),
         (("compare", "synthetic", "--users", "8", "--attack", "update-flip:9"), "9 attackers are more than"),

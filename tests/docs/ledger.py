@@ -16,6 +16,7 @@ NOW = (
     "fedbalancer flower new my_app",
     "fedbalancer flower new my_device --framework litert",
     "fedbalancer doctor",
+    "fedbalancer doctor synthetic --set optimizer=adamw",
 )
 """Typed in an empty folder, in this order."""
 
@@ -71,7 +72,11 @@ NOT_TYPED = {
     "fedbalancer compare watch --methods fedbalancer,fedbalancer+robust --attack utility-liar:3": (
         _HOURS + "tests/cli/test_cli.py"
     ),
+    "python benchmarks/peers/one_client.py": "a minute of timings; its parts: tests/paper/bench/test_peers.py",
     "python benchmarks/memory.py": "five minutes and gigabytes; smaller: tests/simulation/test_engine_fold.py",
+    "fedbalancer run synthetic --device cuda --workers 4 --gpus 0.25": (
+        "needs a GPU; shares: tests/simulation/executors/test_resources.py"
+    ),
     "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
     "make test": "runs these tests",
     "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/paper/bench/test_peers.py",
@@ -168,6 +173,7 @@ RUN = (
     "docs/how-to/bring-your-data.md",
     "docs/how-to/bring-your-model.md",
     "docs/how-to/fine-tune.md",
+    "docs/how-to/optimizers.md",
     "docs/reference/fleets.md",
 )
 """Pages whose blocks marked as Python run from top to bottom."""

@@ -241,6 +241,23 @@ def test_the_server_chooses_how_clients_train_as_in_the_simulator(options: dict[
     assert got == pytest.approx(weights, abs=1e-6)
 
 
+def test_a_client_keeps_its_optimizers_state_as_in_the_simulator() -> None:
+    settings = {"optimizer": "adam", "optimizer_state": "keep"}
+    sent, result = Nodes(1, model=linear).start("fedavg+wfa", 3, initial=linear, settings=settings)
+    x, y = samples(make_context(2, **{"partition-id": 0}))
+    trainer = TorchTrainer(Task(clients={"client-0": (x, y)}, test=(x, y), model=linear))
+    weights = np.concatenate([sent[name].numpy().ravel() for name, _ in trainer.layout])
+    state: Any = {}
+    for number in (1, 2, 3):
+        seed = integer_seed(0, "train", number, "client-0")
+        training = TrainOptions("adam", optimizer_state="keep")
+        work = ClientWork("client-0", np.arange(40), 10, 8, 0.1, 0.0, None, seed, training=training, state=state)
+        trained = trainer.train(weights, work)
+        weights, state = weights + trained.update, trained.state
+    got = np.concatenate([result.arrays[name].numpy().ravel() for name, _ in trainer.layout])
+    assert got == pytest.approx(weights, abs=1e-6)
+
+
 def test_an_optimizer_that_only_the_server_has_is_refused_by_name() -> None:
     with pytest.raises(BadSetting, match=r"client_app\(optimizer="):
         Nodes(1, model=linear).start("fedavg+wfa", 1, initial=linear, settings={"optimizer": "custom"})

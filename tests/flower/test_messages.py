@@ -28,7 +28,7 @@ TOLD = Instruction(
 )  # fmt: skip
 
 
-OPTIONS = TrainOptions("adam(betas=(0.8, 0.9))", 4, "bfloat16", True, "forbid")
+OPTIONS = TrainOptions("adam(betas=(0.8, 0.9))", 4, "bfloat16", True, "local", "keep")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,8 @@ def test_the_client_runs_what_the_server_says() -> None:
     "change",
     [{"version": 1}, {"round": 0}, {"round": "1"}, {"epochs": -1}, {"deadline-s": math.nan},
      {"learning-rate": math.inf}, {"client": "x" * 201}, {"policies": 5},
-     {"accumulate": 0}, {"dtype": "float8"}, {"optimizer": "lbfgs"}, {"batch-norm": "both"}],
+     {"accumulate": 0}, {"dtype": "float8"}, {"optimizer": "lbfgs"}, {"batch-norm": "both"},
+     {"optimizer-state": "lose"}],
 )  # fmt: skip
 def test_an_instruction_that_makes_no_sense_is_refused(change: dict[str, float | str]) -> None:
     with pytest.raises(BadSetting):

@@ -44,7 +44,7 @@ class WithoutUpdateOf:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
+    def run(self, plan: RoundPlan, weights: Weights, clock_s: float, fold: Any = None) -> RoundResult:
         result = self.engine.run(plan, weights, clock_s)
         silenced = [
             replace(each, update=np.zeros_like(each.update)) if each.client == WHO else each for each in result.reports

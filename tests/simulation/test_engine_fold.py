@@ -27,7 +27,7 @@ KEEPS = ("fedavg+1t+median", "fedbalancer+robust", "fedbuff", "refl", "fedavg+1t
 
 
 def play(name: str | Method, keep_bytes: int, executor: Any = None, **settings: Any) -> tuple[list[Any], list[Any]]:
-    """The states and results of four rounds, of which updates are kept up to so many bytes."""
+    """The states and results of four rounds that keep updates of at most `keep_bytes`."""
     spec = RunSpec(task=tinytask.load(), method=name, seed=1, settings={"clients_per_round": 5, **settings})
     world = build(spec, tinytask.load(), executor)
     world.engine.keep_bytes = keep_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,97 @@ def test_drop_last_shortens_the_rounds_of_the_clock() -> None:
         for drop_last in (True, False)
     )
     assert (short["train_s"] / whole["train_s"]).to_list() == pytest.approx([4 / 5] * 3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9), torch.optim.RMSprop, torch.optim.NAdam,
+        torch.optim.Adafactor, torch.optim.Rprop, torch.optim.ASGD, torch.optim.RAdam, torch.optim.Adagrad,
+    ],
+)  # fmt: skip
+def test_kept_state_continues_the_optimizer(make: Any) -> None:
+    """Two trainings of one epoch with kept state are one training of the same batches by one optimizer."""
+    trainer = TorchTrainer(tinytask.load(optimizer=make), "plain")
+    weights = trainer.initial_weights(0)
+    first = work(optimizer=trainer._task.settings()["optimizer"], optimizer_state="keep", batches=5)
+    second = replace(first, seed=4)
+    one = trainer.train(weights, first)
+    two = trainer.train(weights + one.update, replace(second, state=one.state))
+    reset = trainer.train(weights + one.update, second)
+    module, (x, y) = tinytask.linear(), tinytask.load().clients["c2"]
+    torch.nn.utils.vector_to_parameters(torch.tensor(weights.copy()), module.parameters())
+    optimizer = make(module.parameters(), lr=0.1)
+    for _, rows in (*batches(first), *batches(second)):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(torch.tensor(x[rows])), torch.tensor(y[rows])).backward()
+        optimizer.step()
+    expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+    np.testing.assert_allclose(weights + one.update + two.update, expected, atol=2e-6)
+    assert two.update.tobytes() != reset.update.tobytes()
+
+
+def test_kept_state_survives_workers_and_a_resume(tmp_path: Path) -> None:
+    task = tinytask.load(optimizer="adam", optimizer_state="keep", clients_per_round=6)
+    fb.run(task, "fedbalancer", rounds=3, settings={"w": 1}, out=tmp_path / "inline")
+    fb.run(task, "fedbalancer", rounds=3, settings={"w": 1}, out=tmp_path / "pool", executor="pool", workers=2)
+    seen = iter([False, True, True])
+    fb.run(
+        task, "fedbalancer", rounds=3, settings={"w": 1, "checkpoint_s": 0}, out=tmp_path / "cut",
+        stopped=lambda: next(seen),
+    )  # fmt: skip
+    fb.resume(tmp_path / "cut", task=task)
+    reset = fb.run(task, "fedbalancer", rounds=3, settings={"w": 1, "optimizer_state": "reset"})
+    expected = (tmp_path / "inline" / "model.safetensors").read_bytes()
+    assert (tmp_path / "pool" / "model.safetensors").read_bytes() == expected
+    assert (tmp_path / "cut" / "model.safetensors").read_bytes() == expected
+    assert fb.run(task, "fedbalancer", rounds=3, settings={"w": 1}).weights.tobytes() != reset.weights.tobytes()
+
+
+def test_a_state_that_cannot_be_kept_is_named() -> None:
+    class Odd(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["history"] = [1, 2]
+
+    task = tinytask.load(optimizer=lambda parameters, lr: Odd(parameters, lr=lr), optimizer_state="keep")
+    with pytest.raises(BadSetting, match="history of Odd is list; only tensors and numbers can be kept"):
+        fb.run(task, "fedavg+1t", rounds=1)
+
+
+def test_local_statistics_of_batch_norms_stay_on_the_clients() -> None:
+    task = tinytask.load(model=with_norm, batch_norm="local", clients_per_round=4)
+    with pytest.warns(UserWarning, match="batch norm statistics of the initial model"):
+        local = fb.run(task, "fedavg+wfa", rounds=2)
+    shared = fb.run(task, "fedavg+wfa", rounds=2, settings={"batch_norm": "average"})
+    layout = TorchTrainer(task).layout
+    (old, new), now = (TorchTrainer(task).initial_weights(0), local.weights), shared.weights
+    for name, span in layout.spans.items():
+        assert np.array_equal(old[span], new[span]) == name.endswith(("running_mean", "running_var"))
+        assert not np.array_equal(old[span], now[span])
+    assert local.rounds["up_bytes"][0] == shared.rounds["up_bytes"][0] * (len(old) - 6) / len(old)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("fedavg+1t[part=LocalLayers(names='2.*')]", "batch_norm = 'local' needs the slot part"),
+        ("fedavg+1t+median", "does not average"),
+    ],
+)
+def test_local_statistics_that_a_method_cannot_have_are_refused(method: str, words: str) -> None:
+    with pytest.raises(BadSetting, match=words):
+        fb.run(tinytask.load(model=with_norm, batch_norm="local"), method, rounds=1)
+
+
+def test_local_statistics_need_a_batch_norm() -> None:
+    with pytest.raises(BadSetting, match="no tensor of the model matches"), pytest.warns(UserWarning, match="local"):
+        fb.run(tinytask.load(batch_norm="local"), "fedavg+1t", rounds=1)
+
+
+@pytest.mark.filterwarnings("ignore:batch_norm = local")
+@pytest.mark.parametrize("batch_norm", ["average", "local"])
+def test_a_last_batch_of_one_sample_does_not_end_a_run(batch_norm: str) -> None:
+    clients = {name: tinytask.samples(11, seed) for seed, name in enumerate("abc")}
+    task = tinytask.load(model=with_norm, clients=clients, batch_norm=batch_norm, optimizer="adam", clients_per_round=3)
+    assert fb.run(task, "fedavg+wfa", rounds=1).rounds["completed"].to_list() == [3]

@@ -155,7 +155,8 @@ def _training(task: str, settings: Mapping[str, Any], backend: str) -> Iterator[
     require_torch()
     spec = RunSpec(task=task, method="fedavg+1t", settings=settings, backend=backend)
     loaded = spec.load_task()
-    training = spec.training(resolve_spec(spec, loaded)[0], loaded)
+    resolved, method = resolve_spec(spec, loaded)
+    training = spec.training(resolved, loaded, method)
     yield Finding("ok", f"training of {loaded.name}", f"backend {training['path']}; {training['why'] or 'plain SGD'}")
     plan = TorchTrainer(loaded, training["path"]).plan
     for layer in plan.layers if plan is not None else ():

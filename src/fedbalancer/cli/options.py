@@ -77,6 +77,10 @@ Executor = Annotated[
 Address = Annotated[
     str | None, typer.Option(help="Ray cluster: auto or HOST:PORT. Default: --executor ray starts one here.")
 ]
+Gpus = Annotated[
+    float | None,
+    typer.Option(help="Share of a GPU per worker, with --device cuda: 0.25 lets four workers share one."),
+]
 Devices = Annotated[
     str | None,
     typer.Option(help="Simulated devices: CSV or Parquet file of a fleet, or paper. Default: the task's, else paper."),
@@ -119,6 +123,7 @@ EXECUTION_OPTIONS: Group = {
     "workers": (Workers, None),
     "executor": (Executor, None),
     "address": (Address, None),
+    "gpus": (Gpus, None),
     "track": (Track, None),
 }
 """The options of `run`, `compare` and `resume` that say who does the work (`ExecutionOptions`)."""

@@ -53,7 +53,8 @@ class Settings(BaseModel):
         accumulate: Batches per step of the optimizer.
         dtype: Type of the numbers in the forward pass of a training (autocast).
         drop_last: Whether an epoch omits a short last batch.
-        batch_norm: Running statistics of batch norms are averaged with the model, or such models are refused.
+        batch_norm: Running statistics of batch norms are averaged with the model, stay on the client, or are forbidden.
+        optimizer_state: Whether clients reset or keep the state of the optimizer between rounds.
         clients_per_round: Clients selected per round (K).
         rounds: Number of rounds. In a comparison, FedAvg+1T's time for them is the budget of all methods.
         eval_every: Rounds between two evaluations on the test data.
@@ -88,7 +89,8 @@ class Settings(BaseModel):
     accumulate: Annotated[int, Bounds(ge=1, le=10**6)] = 1
     dtype: Literal["float32", "bfloat16"] = "float32"
     drop_last: bool = False
-    batch_norm: Literal["average", "forbid"] = "average"
+    batch_norm: Literal["average", "local", "forbid"] = "average"
+    optimizer_state: Literal["reset", "keep"] = "reset"
     clients_per_round: Count = 10
     rounds: Count = 50
     eval_every: Count = 5
@@ -120,7 +122,9 @@ class Settings(BaseModel):
 
     def training(self) -> TrainOptions:
         """Return how clients turn batches into steps."""
-        return TrainOptions(self.optimizer, self.accumulate, self.dtype, self.drop_last, self.batch_norm)
+        return TrainOptions(
+            self.optimizer, self.accumulate, self.dtype, self.drop_last, self.batch_norm, self.optimizer_state
+        )
 
 
 RUN_KEYS = tuple(name for name in Settings.model_fields if name != "policies")

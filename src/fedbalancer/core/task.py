@@ -89,8 +89,10 @@ class BaseTask:
         accumulate: Batches per step of the optimizer. The last step of an epoch may have fewer.
         dtype: "float32", or "bfloat16" to compute the forward passes of training in that type (autocast).
         drop_last: Whether an epoch omits a short last batch. A client with less than one batch trains it.
-        batch_norm: "average" to average the running statistics of batch norms with the model, or "forbid" to refuse
-            models with batch norms.
+        batch_norm: "average" to average the running statistics of batch norms with the model, "local" to keep them on
+            each client, or "forbid" to refuse models with batch norms.
+        optimizer_state: "reset" to begin every round with a new optimizer, or "keep" to continue with the state, such
+            as the momentum, that the client had after its last report.
         clients_per_round: Number of clients selected per round.
         rounds: Number of rounds. In a comparison, every method has the time that FedAvg+1T needs for them.
         eval_every: Number of rounds between evaluations.
@@ -132,6 +134,7 @@ class BaseTask:
     dtype: str = "float32"
     drop_last: bool = False
     batch_norm: str = "average"
+    optimizer_state: str = "reset"
     clients_per_round: int = 10
     rounds: int = 50
     eval_every: int = 5
@@ -250,7 +253,7 @@ class BaseTask:
         """Return the values that a configuration or `--set` may override."""
         names = (
             "batch_size", "epochs", "learning_rate", "schedule", "optimizer", "accumulate", "dtype", "drop_last",
-            "batch_norm", "clients_per_round", "rounds", "eval_every", "clip_norm", "prox_mu",
+            "batch_norm", "optimizer_state", "clients_per_round", "rounds", "eval_every", "clip_norm", "prox_mu",
             "sample_selection_deadline",
         )  # fmt: skip
         values = {name: getattr(self, name) for name in names}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedbalancer.client.training import LocalLayers
 from fedbalancer.core.samples import IGNORED
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.task import CountedClients, MadeOnDemand
@@ -18,6 +19,7 @@ from fedbalancer.experiments.clock import latency_row, latency_scale
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import availability_of, resolve_spec
 from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.methods.composition import STATISTICS
 from fedbalancer.methods.table import Method
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.simulation.devices import are_available
@@ -82,6 +84,11 @@ def _method_warnings(methods: Sequence[Method], rounds: int | None) -> Iterator[
         claim = model_claim(method)
         if claim is not None and claim.why:
             yield f"{method.name}: the epsilon of the model is infinite, because {claim.why}"
+    if any(method.part == LocalLayers(STATISTICS) for method in methods):
+        yield (
+            "batch_norm = local: the test data are evaluated with the batch norm statistics of the initial model, "
+            "because those of the clients do not travel; look at the accuracy of the clients instead"
+        )
     without_term = [method.name for method in methods if method.name.startswith("prox") and method.mu == 0]
     if without_term:
         yield (

@@ -21,7 +21,9 @@ from fedbalancer.data import Task
 from fedbalancer.experiments.clock import fleet_batch_s, latency_row, latency_scale, recorded_scale, scale_for_devices
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.methods.composition import with_local_statistics
 from fedbalancer.methods.fields import check_settings_used
+from fedbalancer.methods.slots import check_composition
 from fedbalancer.methods.table import Method, method_of_run, setup_of
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.server.server import Server
@@ -113,7 +115,11 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     """
     spec.metric(task)
     settings = resolve(task.settings(), spec.overrides, spec.own_settings)
-    resolved = method_of_run(spec.method, settings) if isinstance(spec.method, str) else spec.method
+    if isinstance(spec.method, str):
+        resolved = method_of_run(spec.method, settings)
+    else:
+        resolved = with_local_statistics(spec.method, settings)
+        check_composition(resolved)
     if settings.clients_per_round > len(task.sizes):
         # A default is reduced for a small task; a value that the user set is not.
         if "clients_per_round" in {**spec.overrides, **spec.own_settings}:

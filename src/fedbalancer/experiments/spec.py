@@ -41,6 +41,7 @@ class ExecutionOptions(TypedDict, total=False):
             of all cores if it takes long. Default: 1; for `compare`, the cores are shared among the runs.
         executor: inline (this process), pool (processes) or ray (actors). Default: by `workers`.
         address: Address of a Ray cluster, for the executor ray.
+        gpus: Share of a GPU per worker, for the device cuda: with 0.25, four workers share one GPU.
         track: Experiment trackers, by the names that `--track` accepts, or `fedbalancer.experiments.tracking.Sink`
             objects. A comparison runs in several processes and needs names.
     """
@@ -48,6 +49,7 @@ class ExecutionOptions(TypedDict, total=False):
     workers: int | None
     executor: str | None
     address: str | None
+    gpus: float | None
     track: Sequence[Any]
 
 

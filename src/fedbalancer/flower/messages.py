@@ -219,7 +219,7 @@ class Instruction:
             "method": self.method, "policies": self.policies, "late-counts": self.late_counts, "rank": self.rank,
             "optimizer": order.training.optimizer, "accumulate": order.training.accumulate,
             "dtype": order.training.dtype, "drop-last": order.training.drop_last,
-            "batch-norm": order.training.batch_norm,
+            "batch-norm": order.training.batch_norm, "optimizer-state": order.training.optimizer_state,
         })  # fmt: skip
 
     @classmethod
@@ -295,6 +295,7 @@ def _read_training(record: Mapping[str, Any]) -> TrainOptions:
         dtype=read_text(record, "dtype"),  # type: ignore[arg-type] # checked below
         drop_last=record.get("drop-last") is True,
         batch_norm=read_text(record, "batch-norm"),  # type: ignore[arg-type] # checked below
+        optimizer_state=read_text(record, "optimizer-state"),  # type: ignore[arg-type] # checked below
     )
     check_fields(options)
     return options

@@ -25,6 +25,7 @@ from fedbalancer.flower.hooks import RoundHooks, overrides
 from fedbalancer.flower.reading import MOST_SAMPLES
 from fedbalancer.flower.recorder import RunRecorder, ending_status, run_folder_path
 from fedbalancer.flower.run import EvaluateFn, Run
+from fedbalancer.methods.composition import with_local_statistics
 from fedbalancer.methods.modifiers import LAST
 from fedbalancer.methods.names import parse_method_name
 from fedbalancer.methods.robust import robust as robust_of
@@ -145,6 +146,7 @@ class Strategy(RoundHooks):
         in_brackets = parse_method_name(method).settings if isinstance(method, str) else method.settings
         self.settings = resolve(arguments, settings or {}, in_brackets)
         composed = method_of(method, self.settings) if isinstance(method, str) else method
+        composed = with_local_statistics(composed, self.settings)
         self.method = composed if aggregate is None else with_aggregator(composed, aggregate)
         check_composition(self.method)
         if self.method.train.tuning_epochs:

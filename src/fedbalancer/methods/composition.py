@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedbalancer.client.policies import CLIENT_SLOTS, ClientPolicies
+from fedbalancer.client.training import LocalLayers
 from fedbalancer.core.contracts import (
     Aggregator,
     ClientSelector,
@@ -22,7 +23,7 @@ from fedbalancer.core.contracts import (
     ThresholdPolicy,
     WorkPolicy,
 )
-from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.schedules import read_schedule
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import FORWARD_PASS_EPOCHS, Ledger, Setup
@@ -146,6 +147,34 @@ class Method:
             server=replace(self.server, **{slot: choice for slot, choice in slots.items() if slot in SERVER_SLOTS}),
             client=replace(self.client, **{slot: choice for slot, choice in slots.items() if slot in CLIENT_SLOTS}),
         )
+
+
+STATISTICS = "*running_mean *running_var"
+"""Names of the running statistics of batch norms."""
+
+
+def with_local_statistics(method: Method, settings: Settings) -> Method:
+    """Keep the running statistics of batch norms on the clients, if the settings say so.
+
+    Args:
+        method: The method.
+        settings: Settings of the run.
+
+    Raises:
+        BadSetting: If the method has a policy in slot `part` already.
+
+    Example:
+        >>> with_local_statistics(Method("mine"), Settings(batch_norm="local")).part
+        LocalLayers(names='*running_mean *running_var')
+    """
+    if settings.batch_norm != "local" or method.part == LocalLayers(STATISTICS):
+        return method
+    if not method.part.is_whole:
+        raise BadSetting(
+            f"batch_norm = 'local' needs the slot part, in which method {method.name!r} has {method.part!r}; add the "
+            f"names {STATISTICS} to a LocalLayers policy instead"
+        )
+    return method.with_policies(part=LocalLayers(STATISTICS))
 
 
 def setup_of(

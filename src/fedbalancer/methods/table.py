@@ -16,7 +16,7 @@ from fedbalancer.client.work import WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import SLOTS, DeadlinePolicy
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.methods.composition import Method, setup_of
+from fedbalancer.methods.composition import Method, setup_of, with_local_statistics
 from fedbalancer.methods.fields import check_settings_used, has_field, split_address, with_fields
 from fedbalancer.methods.modifiers import LAST, MODIFIERS
 from fedbalancer.methods.names import MethodName, check_name, parse_method_name, with_choices
@@ -197,7 +197,8 @@ def _compose(parsed: MethodName, settings: Settings | None) -> Method:
     composed = replace(composed.with_policies(**policies), name=str(parsed), settings=parsed.settings)
     shared = {key: value for key, value in resolved.policies.items() if key not in SLOTS and has_field(composed, key)}
     composed = with_fields(composed, shared, "setting ")
-    return with_fields(composed, parsed.fields, f"method {str(parsed)!r}: ")
+    composed = with_fields(composed, parsed.fields, f"method {str(parsed)!r}: ")
+    return with_local_statistics(composed, resolved)
 
 
 def _check_choice(slot: str, choice: Any) -> Any:

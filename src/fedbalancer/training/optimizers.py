@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadSetting, MissingData
 from fedbalancer.core.optimizers import CUSTOM, SGD, read_optimizer
-from fedbalancer.core.types import TrainOptions
+from fedbalancer.core.types import Arrays, TrainOptions
 
 if TYPE_CHECKING:
     import torch
@@ -100,6 +101,65 @@ def check_optimizer(text: str, own: MakeOptimizer | None) -> None:
         make_optimizer(make, [torch.nn.Parameter(torch.zeros(2, 2))], 0.01)
     except BadSetting as error:
         raise BadSetting(f"optimizer = {text!r}: {error}") from error
+
+
+STATE = "optimizer."
+"""Prefix of the arrays of an optimizer in a client's state: `optimizer.PARAMETER.NAME`."""
+_NUMBER = ":number"
+"""Suffix of a Python number among them."""
+
+
+def read_state(optimizer: Any) -> dict[str, NDArray[Any]]:
+    """Return an optimizer's state as named arrays.
+
+    Args:
+        optimizer: The optimizer.
+
+    Raises:
+        BadSetting: If the state holds something else than tensors and numbers.
+    """
+    import torch
+
+    arrays: dict[str, NDArray[Any]] = {}
+    for parameter, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            key = f"{STATE}{parameter}.{name}"
+            if isinstance(value, torch.Tensor):
+                arrays[key] = value.detach().cpu().numpy().copy()
+            elif isinstance(value, bool | int | float):
+                arrays[key + _NUMBER] = np.array(float(value))
+            elif value is not None:
+                raise BadSetting(
+                    f"optimizer_state = 'keep': {name} of {type(optimizer).__name__} is {type(value).__name__}; only "
+                    "tensors and numbers can be kept"
+                )
+    return arrays
+
+
+def load_state(optimizer: Any, arrays: Arrays) -> None:
+    """Give a new optimizer the state of an earlier one. Its options, such as the learning rate, stay.
+
+    Args:
+        optimizer: The new optimizer.
+        arrays: A client's arrays; those of other owners are ignored.
+
+    Raises:
+        BadSetting: If they do not fit the optimizer.
+    """
+    import torch
+
+    state: dict[int, dict[str, Any]] = {}
+    for key in sorted(key for key in arrays if key.startswith(STATE)):
+        parameter, _, name = key.removeprefix(STATE).partition(".")
+        is_number = name.endswith(_NUMBER)
+        value = float(arrays[key]) if is_number else torch.from_numpy(np.array(arrays[key]))
+        state.setdefault(int(parameter), {})[name.removesuffix(_NUMBER)] = value
+    if not state:
+        return
+    try:
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise BadSetting(f"optimizer_state = 'keep': the client's state does not fit the optimizer: {error}") from error
 
 
 def why_plain(options: TrainOptions, backend: str, device: str, task: BaseTask | None = None) -> str:

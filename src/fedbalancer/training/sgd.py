@@ -16,7 +16,7 @@ import numpy as np
 from fedbalancer.core.errors import BadData, TrainingDiverged
 from fedbalancer.core.optimizers import SGD
 from fedbalancer.core.samples import count_rows
-from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
+from fedbalancer.core.types import Arrays, ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
 from fedbalancer.training.model_check import describe_failure
 from fedbalancer.training.tensors import FlatModule, call_model, count_labelled, mean_loss, to_float32
 
@@ -90,11 +90,22 @@ class PlainSteps:
         self._group: list[Batch] = []
 
     def _make_optimizer(self, work: ClientWork) -> Any:
-        from fedbalancer.training.optimizers import find_optimizer, make_optimizer
+        from fedbalancer.training.optimizers import find_optimizer, load_state, make_optimizer
 
         make = find_optimizer(work.training.optimizer, self._own)
         assert make is not None
-        return make_optimizer(make, self._flat.parameters, work.learning_rate)
+        optimizer = make_optimizer(make, self._flat.parameters, work.learning_rate)
+        if work.training.keeps_state:
+            load_state(optimizer, work.state)
+        return optimizer
+
+    def optimizer_arrays(self) -> Arrays:
+        """Return the optimizer's state, if the client keeps it for the next round."""
+        if self._optimizer is None or not self._work.training.keeps_state:
+            return {}
+        from fedbalancer.training.optimizers import read_state
+
+        return read_state(self._optimizer)
 
     def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""

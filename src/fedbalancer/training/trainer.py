@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -267,16 +268,19 @@ class TorchTraining(RecordedTraining):
         self._steps, self._batch, self._samples = steps, batch, samples
 
     def _current_run(self) -> Any:
-        """Return a copy of the policy's run; None for plain training."""
-        return None if self._work.train is None and self._work.part is None else self._steps.run.copy()  # type: ignore[attr-defined]
+        """Return a copy of the policy's run, None for plain training, and the optimizer's state if it is kept."""
+        steps: Any = self._steps
+        run = None if self._work.train is None and self._work.part is None else steps.run.copy()
+        return run, steps.optimizer_arrays() if self._work.training.keeps_state else {}
 
     def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:
         trained = super()._result(update, pieces, run)
-        if run is None:
-            return trained
-        from fedbalancer.training.policy_steps import finish
+        policy_run, arrays = run
+        if policy_run is not None:
+            from fedbalancer.training.policy_steps import finish
 
-        return finish(trained, run)
+            trained = finish(trained, policy_run)
+        return replace(trained, state={**trained.state, **arrays}) if arrays else trained
 
     def step(self, rows: IndexArray) -> None:
         """Train one batch of these samples."""

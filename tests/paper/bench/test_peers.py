@@ -41,6 +41,13 @@ def test_the_models_are_those_of_the_tasks(peers: SimpleNamespace, workload: str
     torch.testing.assert_close(theirs(x), ours(x))
 
 
+def test_the_larger_models_have_the_described_sizes(peers: SimpleNamespace) -> None:
+    models = {name: peers.work.WORKLOADS[name].model() for name in ("resnet18", "bert-lora")}
+    counts = {name: (len(weights(each)), int(peers.work.trained_mask(each).sum())) for name, each in models.items()}
+    assert counts == {"resnet18": (11_173_962, 11_173_962), "bert-lora": (25_346, 1_090)}
+    assert models["bert-lora"](torch.zeros(3, 24, dtype=torch.int64)).shape == (3, 2)
+
+
 def test_every_epoch_visits_every_sample_of_a_client_once(peers: SimpleNamespace, tmp_path: Path) -> None:
     peers.prepare.prepare(tmp_path, "har", clients=3, epochs=2, rounds=2)
     work = peers.work.Work(tmp_path, "har")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from simulation.executors.trainers import Large
+from simulation.executors.trainers import Large, ShowsGpu
 
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.simulation.executors import (
@@ -16,8 +18,43 @@ from fedbalancer.simulation.executors import (
     RayExecutor,
     Resources,
 )
+from fedbalancer.simulation.executors.resources import share_gpus
 
 SIZES = {"ann": 3, "bob": 4}
+
+
+@given(st.sampled_from([1.0, 0.5, 1 / 3, 0.3, 0.25, 0.1]), st.none() | st.integers(1, 40), st.integers(0, 4))
+def test_no_gpu_has_more_workers_than_fit(share: float, workers: int | None, gpus: int) -> None:
+    names = [f"g{number}" for number in range(gpus)]
+    fitting = math.floor(1 / share + 1e-9) * gpus
+    if not fitting or (workers or 1) > fitting:
+        with pytest.raises(BadSetting, match=f"the {gpus} GPUs of this machine have room for {fitting}"):
+            share_gpus(share, workers, names)
+        return
+    chosen = share_gpus(share, workers, names)
+    assert len(chosen) == (workers or fitting)
+    assert all(chosen.count(name) * share <= 1 + 1e-9 for name in names)
+
+
+def test_every_worker_sees_its_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for gpus, seen in (([], "all"), (["3"], "3")):
+        executor = PoolExecutor(ShowsGpu, 1, SIZES, gpus)
+        try:
+            assert executor.layout[0][0] == seen
+        finally:
+            executor.close()
+
+
+def test_shares_of_gpus_need_workers_and_the_device_cuda() -> None:
+    with pytest.raises(BadSetting, match="gpus = 2 must be above 0 and at most 1"):
+        Resources(gpus=2.0)
+    with pytest.raises(BadSetting, match="the executor is inline"):
+        Resources(gpus=0.5, executor="inline")
+    with pytest.raises(BadSetting, match=r"gpus = 0.5 needs the device cuda \(--device cuda\), not cpu"):
+        Resources(gpus=0.5).make_executor(Large, SIZES)
+
+
 CLASSES = {"inline": InlineExecutor, "pool": PoolExecutor, "ray": RayExecutor}
 
 

@@ -88,6 +88,14 @@ class Large:
         time.sleep(120)
 
 
+class ShowsGpu(Large):
+    """A trainer whose layout names the GPU that its process sees."""
+
+    @property
+    def layout(self) -> Layout:
+        return Layout([(os.environ.get("CUDA_VISIBLE_DEVICES", "all"), (self.weights,))])
+
+
 def work(client: str, batches: int = 3) -> ClientWork:
     """A piece of work with a seed of its own."""
     seed = int.from_bytes(client.encode(), "big") % 2**32

@@ -14,17 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.schedules import RateFunction, Schedule, rate_of_round
+from fedbalancer.core.types.layout import CountArray, FloatArray, IndexArray, Shapes, Weights
 from fedbalancer.core.types.round import (
     FORWARD_PASS_EPOCHS,
     PLAIN,
     Count,
-    CountArray,
-    FloatArray,
-    IndexArray,
     RoundResult,
-    Shapes,
     TrainOptions,
-    Weights,
     batches_per_epoch,
 )
 

@@ -55,6 +55,7 @@ class TaskSettings(TypedDict, total=False):
     dtype: str
     drop_last: bool
     batch_norm: str
+    optimizer_state: str
     clients_per_round: int
     rounds: int
     eval_every: int

@@ -26,11 +26,17 @@ class PoolExecutor(DistributedExecutor):
         make_trainer: Makes the trainer of each process.
         workers: Number of processes.
         sizes: Number of samples of each client, to predict costs. Default: all clients are equal.
+        gpus: The GPU that each process sees, as in `CUDA_VISIBLE_DEVICES`. Default: all see the same.
     """
 
     def __init__(
-        self, make_trainer: Callable[[], Trainer], workers: int, sizes: Mapping[str, int] | None = None
+        self,
+        make_trainer: Callable[[], Trainer],
+        workers: int,
+        sizes: Mapping[str, int] | None = None,
+        gpus: Sequence[str] = (),
     ) -> None:
+        self._gpus = gpus
         self._context = process_context(__name__)
         self._make_trainer = SharedValue(make_trainer)
         self._processes: dict[int, Any] = {}
@@ -47,7 +53,8 @@ class PoolExecutor(DistributedExecutor):
     def _start(self, worker: int) -> None:
         self._end(worker)
         self._pipes[worker], theirs = self._context.Pipe()
-        process = self._context.Process(target=serve, args=(theirs, self._make_trainer), daemon=True)
+        gpu = self._gpus[worker] if self._gpus else None
+        process = self._context.Process(target=serve, args=(theirs, self._make_trainer, gpu), daemon=True)
         with without_main():
             process.start()
         theirs.close()
@@ -93,14 +100,17 @@ def _receive_answer(pipe: Any) -> Answer | None:
     return answer
 
 
-def serve(pipe: Any, make_trainer: SharedValue) -> None:
+def serve(pipe: Any, make_trainer: SharedValue, gpu: str | None = None) -> None:
     """Run a worker process until the driver closes the pipe or ends.
 
     Args:
         pipe: Receives requests and sends answers.
         make_trainer: The function that makes the trainer.
+        gpu: The only GPU that the process sees. Default: as the driver.
     """
     become_worker()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # torch has not used a GPU yet
     worker = Worker()
     answer = worker.start(lambda: make_trainer.value)
     make_trainer.close()

@@ -70,7 +70,9 @@ class CachingExecutor:
 
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         """Train every client from these weights."""
-        custom = any(work.train is not None or work.part is not None for work in works)  # their state differs
+        custom = any(
+            work.train is not None or work.part is not None or work.training.keeps_state for work in works
+        )  # their state differs
         if custom or weights.nbytes * len(works) > self._max_round_bytes:
             return self._executor.train(weights, works)
         return self._get_or_compute(
