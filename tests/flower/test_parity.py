@@ -197,7 +197,8 @@ def played(server: Server, engine: Any, trainer: TorchTrainer) -> list[RoundResu
 def assert_close(one: Any, other: Any) -> None:
     """Equal but for the rounding of a training whose batches lie elsewhere in memory."""
     for name, value in vars(other).items():
-        assert getattr(one, name) == (value if value is None else pytest.approx(value, rel=1e-4, abs=1e-6)), name
+        is_number = isinstance(value, int | float | tuple | np.ndarray)
+        assert getattr(one, name) == (pytest.approx(value, rel=1e-4, abs=1e-6) if is_number else value), name
 
 
 def all_methods() -> list[str]:
