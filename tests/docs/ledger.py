@@ -173,7 +173,9 @@ RUN = (
     "docs/how-to/bring-your-data.md",
     "docs/how-to/bring-your-model.md",
     "docs/how-to/fine-tune.md",
+    "docs/how-to/metrics.md",
     "docs/how-to/optimizers.md",
+    "docs/how-to/own-method.md",
     "docs/reference/fleets.md",
 )
 """Pages whose blocks marked as Python run from top to bottom."""

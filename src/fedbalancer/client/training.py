@@ -24,7 +24,7 @@ class PlainTraining(LocalTraining):
 
     Example:
         >>> import fedbalancer as fb
-        >>> fb.method("fedavg").train
+        >>> fb.method("fedavg+1t").train
         PlainTraining()
     """
 
@@ -41,7 +41,7 @@ class FineTuning(LocalTraining):
 
     Example:
         >>> import fedbalancer as fb
-        >>> fb.method("fedavg", train=FineTuning(epochs=2)).train
+        >>> fb.method("fedavg+1t", train=FineTuning(epochs=2)).train
         FineTuning(epochs=2)
     """
 
@@ -62,7 +62,7 @@ class WholeModel(PartPolicy):
 
     Example:
         >>> import fedbalancer as fb
-        >>> fb.method("fedavg").part
+        >>> fb.method("fedavg+1t").part
         WholeModel()
     """
 
