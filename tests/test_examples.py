@@ -71,6 +71,7 @@ def test_model_data_fleet_method_metric_and_tests_of_ones_own_fit_one_short_scri
     assert (tmp_path / "fleet.csv").read_text().count("author-") == 5
 
 
+@pytest.mark.soak
 def test_a_tiny_bert_needs_adamw(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     *others, adamw = [float(line.split()[-1]) for line in run("adamw_bert.py", tmp_path)]

@@ -81,7 +81,8 @@ def test_the_reference_has_every_public_name(pages: dict[Path, Page], site: Path
 
 def test_examples_of_docstrings_are_code_and_no_quotes(site: Path) -> None:
     text = (site / "reference" / "types.html").read_text()
-    assert text.count('class="language-pycon highlight"') == 3
+    shown = (Path(__file__).parents[2] / "docs" / "reference" / "types.md").read_text().count("```pycon")
+    assert text.count('class="language-pycon highlight"') == shown > 0
     assert "<blockquote>" not in text
 
 

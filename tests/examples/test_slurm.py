@@ -53,6 +53,7 @@ def submit(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
 
 
+@pytest.mark.soak
 def test_an_array_of_seeds_is_merged_into_the_comparison_of_one_machine(cluster: Path, tmp_path: Path) -> None:
     submit(cluster, "--array=0-1")
     assert (cluster / "submitted").read_text().splitlines() == [
