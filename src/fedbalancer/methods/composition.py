@@ -154,7 +154,7 @@ STATISTICS = "*running_mean *running_var"
 
 
 def with_local_statistics(method: Method, settings: Settings) -> Method:
-    """Keep the running statistics of batch norms on the clients, if the settings say so.
+    """Keep the running statistics of batch norms on the clients, if the settings require it.
 
     Args:
         method: The method.

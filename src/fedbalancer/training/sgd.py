@@ -298,7 +298,7 @@ class RecordedTraining:
         return self._result(self._finish(), len(self._seen), self._current_run())
 
     def _current_run(self) -> Any:
-        """Return what a policy of the method knows about the training so far; here nothing."""
+        """Return what a policy of the method knows about the training; here nothing."""
         return None
 
     def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:

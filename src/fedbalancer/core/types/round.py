@@ -39,7 +39,7 @@ without counting for its quorum; or it also counts for that quorum."""
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a client turns batches into steps.
+    """Options of a client's optimizer and batches.
 
     Args:
         optimizer: Optimizer of `torch.optim` as text (`core.optimizers`), or `custom` for the task's own.
