@@ -76,7 +76,7 @@ def measured(task: str, place: Path, arguments: argparse.Namespace) -> dict[str,
 def file_of(client: str, task: Any, stem: Path) -> Path:
     """The model file of a client, exported if it is not there; torch has none."""
     from fedbalancer.export.run import export
-    from fedbalancer.training.open_model import SUFFIXES
+    from fedbalancer.training.model_file import SUFFIXES
 
     path = stem.with_suffix(SUFFIXES.get(client, ".none"))
     return path if client == "torch" or path.exists() else export(task, path, client).path
@@ -115,7 +115,7 @@ def cpu_s(model: Any, samples: Any) -> float:
 
 
 def of_file(file: str) -> Any:
-    from fedbalancer.training.open_model import open_model
+    from fedbalancer.training.model_file import open_model
 
     return open_model(file)
 

@@ -2,9 +2,9 @@
 
     python benchmarks/memory.py [--parameters 25] [--cohorts 2,20,100] [--workers 1,2] [--methods fedavg+1t] [--json]
 
-Every run trains a dense model of this size for two rounds, with ten samples per client, in a process of its own. Memory
-is the resident set (RSS) of that process and its workers together, sampled 50 times a second. Pages that processes
-share count several times.
+Every run trains a dense model of this size for two rounds, with ten samples per client, in a process of its own. Two
+sums over that process and its workers are sampled about 20 times a second, and each has its own peak: the resident sets
+(RSS), which count a page once per process that shares it, and the proportional sets (PSS), which count it once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 FEATURES, CLASSES, SAMPLES = 64, 10, 10
-SAMPLED_EVERY_S = 0.02
+SAMPLED_EVERY_S = 0.05
 
 
 def run_one(parameters: float, cohort: int, workers: int, method: str) -> None:
@@ -49,16 +49,18 @@ def run_one(parameters: float, cohort: int, workers: int, method: str) -> None:
     fb.run(task, method, rounds=2, workers=workers)
 
 
-def measure_mb(arguments: list[str]) -> float:
-    """Run this script with some arguments and return the peak memory of its processes, in megabytes (10^6 bytes)."""
+def measure_mb(arguments: list[str]) -> tuple[float, float]:
+    """Run this script with some arguments and return the peaks of RSS and PSS, in megabytes (10^6 bytes)."""
     process = subprocess.Popen([sys.executable, __file__, *arguments])
-    peak = 0
+    peaks = np.zeros(2)
     while process.poll() is None:
-        peak = max(peak, sum(map(resident_bytes, tree(process.pid))))
+        sums = np.sum([memory_bytes(pid) for pid in tree(process.pid)], axis=0)
+        peaks = np.maximum(peaks, sums)
         time.sleep(SAMPLED_EVERY_S)
     if process.returncode:
         raise SystemExit(f"{' '.join(arguments)} failed")
-    return peak / 1e6
+    rss, pss = peaks / 1e6
+    return float(rss), float(pss)
 
 
 def tree(root: int) -> set[int]:
@@ -69,18 +71,21 @@ def tree(root: int) -> set[int]:
             parents[int(place.parent.name)] = int(place.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue  # it has just ended
-    found, front = {root}, {root}
+    members, front = {root}, {root}
     while front:
         front = {child for child, parent in parents.items() if parent in front}
-        found |= front
-    return found
+        members |= front
+    return members
 
 
-def resident_bytes(pid: int) -> int:
+def memory_bytes(pid: int) -> tuple[int, int]:
+    """Return RSS and PSS of a process; 0 if it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-    except (OSError, IndexError):
-        return 0
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return 0, 0
+    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    return kilobytes.get("Rss", 0) * 1024, kilobytes.get("Pss", 0) * 1024
 
 
 def main() -> None:
@@ -100,10 +105,12 @@ def main() -> None:
     for method in options.methods.split(","):
         for workers in options.workers.split(","):
             for cohort in options.cohorts.split(","):
-                found = measure_mb(["--parameters", str(options.parameters), "--one", cohort, workers, method])
-                rows.append({"method": method, "workers": int(workers), "cohort": int(cohort), "peak_mb": round(found)})
+                rss, pss = measure_mb(["--parameters", str(options.parameters), "--one", cohort, workers, method])
+                row = {"method": method, "workers": int(workers), "cohort": int(cohort)}
+                rows.append({**row, "rss_mb": round(rss), "pss_mb": round(pss)})
                 if not options.json:
-                    print("| `{method}` | {workers} | {cohort} | {peak_mb:,} |".format(**rows[-1]), flush=True)
+                    line = "| `{method}` | {workers} | {cohort} | {rss_mb:,} | {pss_mb:,} |"
+                    print(line.format(**rows[-1]), flush=True)
     if options.json:
         print(json.dumps({"parameters": options.parameters * 1e6, "runs": rows}))
 

@@ -113,8 +113,7 @@ def heard_of(ledger: Ledger) -> Ledger:
         last_round=np.where(known, rng.integers(1, 500, count), 0).astype(np.int32),
         over_count=over,
         over_sumsq=over * rng.random(count),
-        loss_mean=(losses := np.where(known, rng.random(count), math.nan)),
-        loss_first=losses.astype(np.float32),
+        loss_mean=np.where(known, rng.random(count), math.nan),
     )
 
 

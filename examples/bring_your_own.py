@@ -112,7 +112,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     task, fleet = make_task(options.authors), write_fleet(Path("fleet.csv"), options.authors)
-    scaffold = fb.method("fedavg+wfa", train=Scaffold(), aggregate=ScaffoldServer(), name="scaffold")
+    scaffold = fb.method("fedavg+wfa", train=Scaffold(), aggregate=ScaffoldServer(), name="own-scaffold")
     for method in ("fedavg+wfa", "fedbalancer[w=2]", scaffold):
         result = fb.run(task, method, rounds=options.rounds, devices=fleet, target=0.85)
         last, cost = result.evals.row(-1, named=True), f"{len(result.rounds)} rounds, {result.clock_s:.0f} s"

@@ -22,8 +22,12 @@ from fedbalancer.core.types import (
     Summary,
     Timings,
 )
+from fedbalancer.methods.table import MODIFIERS
 from fedbalancer.server.clients.over_threshold import OverThresholdState
 from fedbalancer.server.pace import PaceState
+
+MODIFIED = tuple(f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS)
+"""A method with each modifier. FedBalancer steers by losses, so it cannot be silent about them."""
 
 
 def make_order(**changes: Any) -> Order:

@@ -65,7 +65,7 @@ def test_model_data_fleet_method_metric_and_tests_of_ones_own_fit_one_short_scri
     assert len((EXAMPLES / "bring_your_own.py").read_text().splitlines()) < 120
     lines = run("bring_your_own.py", tmp_path, "--authors", "5", "--rounds", "2")
     number = r"(\d+\.\d+|nan)"
-    for line, method in zip(lines, ("fedavg+wfa", "fedbalancer[w=2]", "scaffold"), strict=True):
+    for line, method in zip(lines, ("fedavg+wfa", "fedbalancer[w=2]", "own-scaffold"), strict=True):
         pattern = rf"{re.escape(method)}: 2 rounds, \d+ s, F1 {number}, worst tenth of authors {number}"
         assert re.fullmatch(pattern, line), line
     assert (tmp_path / "fleet.csv").read_text().count("author-") == 5

@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Unchanged, heard, make_ledger, make_order, make_report, make_result, make_setup, same
+from builders import MODIFIED, Unchanged, heard, make_ledger, make_order, make_report, make_result, make_setup, same
 
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, RoundResult, ServerState
-from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
+from fedbalancer.methods.table import BASES, SLOTS, method
 from fedbalancer.server.server import STATEFUL_SLOTS, Server
 
 
 def used() -> list[tuple[str, Any]]:
     """Every different policy of every registered method, with its slot."""
     found: list[tuple[str, Any]] = []
-    modified = [f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS]
-    for name in [*BASES, *modified]:
+    for name in [*BASES, *MODIFIED]:
         made = method(name)
         found.extend((slot, getattr(made, slot)) for slot in SLOTS if (slot, getattr(made, slot)) not in found)
     return found
@@ -39,7 +38,10 @@ each_server_policy = pytest.mark.parametrize(
 
 LEDGER = heard(make_ledger([30, 60, 90, 120, 150, 180]), [0, 1, 2, 3], over_count=[5.0, 6.0, 7.0, 8.0])
 SETUP = make_setup(LEDGER)
-REPORTS = [make_report("c0", [1.0, 2.0]), make_report("c1", [3.0, -1.0], 20.0)]
+REPORTS = [
+    replace(each, arrays={"variate": each.update})
+    for each in (make_report("c0", [1.0, 2.0]), make_report("c1", [3.0, -1.0], 20.0))
+]
 RESULT = make_result(REPORTS, missing=["c2"], loss_threshold=0.5)
 
 

@@ -1,4 +1,4 @@
-"""What one writes first: a copy of the module, a DataLoader and an optimizer per client, torch on all cores."""
+"""The usual first version: a copy of the module, a DataLoader and an optimizer per client, torch on all cores."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from work import Work, orders, save_weights
 
 
-def train_client(module: nn.Module, work: Work, client: int, number: int, epochs: int, learning_rate: float) -> None:
-    """Plain SGD over the client's samples in their given order."""
+def train_client(
+    module: nn.Module, work: Work, client: int, number: int, epochs: int, learning_rate: float,
+    optimizer: Any = torch.optim.SGD,
+) -> None:  # fmt: skip
+    """Train the client's samples in their given order, with plain SGD or another optimizer."""
     data = TensorDataset(*work.samples(client))
-    optimizer = torch.optim.SGD(module.parameters(), lr=learning_rate)
+    optimizer = optimizer((each for each in module.parameters() if each.requires_grad), lr=learning_rate)
     module.train()
     for epoch in range(epochs):
         order = work.order(number, epoch, client).tolist()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
     from fedbalancer.simulation.devices import Device, Fleet
-    from fedbalancer.training.saved_model import load_model
+    from fedbalancer.training.model_file import load_model
 
 _MODULES = {"schedules": "core.schedules"}
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "Settings": "core.settings",
     "Task": "data",
     "compare": "experiments",
-    "load_model": "training.saved_model",
+    "load_model": "training.model_file",
     "load_task": "data",
     "merge": "experiments",
     "method": "methods",

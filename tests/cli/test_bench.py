@@ -39,3 +39,21 @@ def test_help_shows_examples(cli: Cli) -> None:
     done = cli("bench", "--help")
     assert done.returncode == 0
     assert "fedbalancer bench --tasks femnist,har" in done.stdout
+
+
+def test_attacks_writes_a_matrix_and_continues(cli: Cli, tmp_path: Path) -> None:
+    command = ("bench", "attacks", "--methods", "canter+robust", "--attack", "quiet-flip", "--attackers", "20")
+    asked = (*command, "--seeds", "1", "--rounds", "1,2", "--out", "matrix")
+    done = cli(*asked)
+    assert done.returncode == 0, done.stderr
+    assert "20 attackers of 100, 2 rounds" in done.stdout
+    assert {path.name for path in (tmp_path / "matrix").iterdir()} == {"attacks.csv", "README.md"}
+    again = cli(*asked, "--json")
+    assert again.stderr == ""
+    assert [row["rounds"] for row in json.loads(again.stdout)] == [1, 2, 1, 2]
+
+
+def test_wrong_numbers_of_attackers_are_one_line_and_exit_code_2(cli: Cli) -> None:
+    done = cli("bench", "attacks", "--attackers", "ten")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--attackers 'ten' must be whole numbers > 0" in done.stderr

@@ -95,3 +95,36 @@ def test_a_changed_fleet_does_not_resume(cli: Cli, tmp_path: Path) -> None:
     done = cli("resume", "out")
     assert done.returncode == 2
     assert "fleet.csv has changed" in done.stderr
+
+
+def test_learn_shadow_and_forecast(cli: Cli, tmp_path: Path) -> None:
+    fb.run("synthetic", "fedavg+wfa", users=12, rounds=5, timing_only=True, out=tmp_path / "out",
+           settings={"clients_per_round": 6})  # fmt: skip
+    learned = cli("fleet", "learn", "out", "--out", "mine.csv")
+    assert learned.returncode == 0, learned.stderr
+    assert "12 devices from 5 rounds of out" in learned.stdout
+    assert "lie in the fitted 90% band" in learned.stdout
+    assert {path.name for path in tmp_path.glob("mine.*")} == {"mine.csv", "mine.learned.json", "mine.png"}
+    replayed = json.loads(cli("fleet", "shadow", "out", "--methods", "fedavg+1t,canter", "--json").stdout)
+    assert [row["method"] for row in replayed["methods"]] == ["fedavg+1t", "canter"]
+    assert replayed["error"] < 1e-9
+    options = ("--task", "synthetic", "--users", "12", "--rounds", "4", "--runs", "2", "--jobs", "1", "-m", "canter")
+    shown = cli("forecast", "--fleet", "mine.csv", *options, "--target", ".3", "--start", "2026-11-19T08:00")
+    assert shown.returncode == 0, shown.stderr
+    assert "canter: 30% on Thu 19 Nov 08:0" in shown.stdout
+    assert "not known: data: accuracies are those of the task 'synthetic'" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--start", "soon"), "--start 'soon' must be a date and time"),
+        (("--target", "high"), "--target 'high' must be numbers above 0"),
+        (("--clients-per-round", "2.5"), "--clients-per-round '2.5' must be numbers above 0"),
+        (("--horizon", "long"), "'long' must be a duration"),
+    ],
+)
+def test_wrong_options_of_a_forecast(cli: Cli, option: tuple[str, str], message: str) -> None:
+    done = cli("forecast", "--fleet", str(EXAMPLE), "--task", "synthetic", *option)
+    assert done.returncode == 2
+    assert message in done.stderr

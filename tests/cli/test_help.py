@@ -71,10 +71,17 @@ def test_the_doctor_has_a_line_for_each_thing_and_an_exit_code(cli: Cli) -> None
         assert any(line[8:].startswith(what) for line in lines), what
 
 
-def test_the_doctor_says_which_backend_trains_a_task_and_why(cli: Cli) -> None:
-    done = cli("doctor", "synthetic", "--set", "optimizer=adamw(weight_decay=0.01)", "--json")
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("adamw(weight_decay=0.01)", "backend plain; optimizer adamw(weight_decay=0.01) runs on torch's own step"),
+        ("sgd(momentum=0.9)", "backend fast; sgd(momentum=0.9)"),
+    ],
+)
+def test_the_doctor_says_which_backend_trains_a_task_and_why(optimizer: str, said: str, cli: Cli) -> None:
+    done = cli("doctor", "synthetic", "--set", f"optimizer={optimizer}", "--json")
     words = {each["what"]: each["words"] for each in json.loads(done.stdout)}["training of synthetic"]
-    assert words.startswith("backend plain; optimizer adamw(weight_decay=0.01) runs on torch's own step")
+    assert words.startswith(said)
 
 
 def test_the_doctor_names_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

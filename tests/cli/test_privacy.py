@@ -62,3 +62,25 @@ def test_mistakes_are_one_line(cli: Cli, arguments: tuple[str, ...], message: st
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_audit_compares_what_is_shown_with_what_is_printed(cli: Cli) -> None:
+    arguments = ("--mechanism", "silent", "--method", "fedavg+1t", "--plays", "20")
+    done = cli("privacy", "audit", *arguments)
+    assert done.returncode == 0
+    assert "holds: silent with fedavg+1t, plain: metadata of one client" in done.stdout
+    assert "0 contradicted" in done.stdout
+    rows = json.loads(cli("privacy", "audit", *arguments, "--json").stdout)
+    assert rows[0]["shown"] == rows[0]["claimed"] == 0
+    assert rows[0]["holds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--mechanism", "histogramm"), "histogram"), (("--method", "fedavgg"), "fedavg"),
+     (("--mechanism", "private-mean", "--method", "fedbalancer"), "nothing to audit")],
+)  # fmt: skip
+def test_an_audit_of_nothing_is_refused(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    done = cli("privacy", "audit", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr

@@ -17,7 +17,7 @@ from fedbalancer.core.contracts import EVERYTHING, LOSSES, NOTHING, SLOTS, Deadl
 from fedbalancer.core.types import ServerState, Setup
 from fedbalancer.core.wrapping import NOT_FORWARDED, STATE_METHODS, Wrapping, questions, reactions
 from fedbalancer.methods.policy_registry import POLICIES
-from fedbalancer.server.aggregate import ClippedAround, WeightedMean
+from fedbalancer.server.aggregate import CheckedUpdates, WeightedMean
 from fedbalancer.server.clients import CappedParticipation, GroupFloor, Oort, Uniform
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline
 
@@ -77,7 +77,7 @@ def arguments(declared: Any, wrapper: Any) -> list[Any]:
 
 def test_the_shipped_wrappers_are_found() -> None:
     names = {wrapper.__name__ for wrapper in WRAPPERS}
-    assert {"CappedParticipation", "ClippedAround", "GroupFloor", "LimitedDeadline", "OfLabels"} <= names
+    assert {"CappedParticipation", "CheckedUpdates", "GroupFloor", "LimitedDeadline", "OfLabels"} <= names
 
 
 @pytest.mark.parametrize(("kind", "question"), ASKED)
@@ -162,7 +162,7 @@ class TestReactions:
         assert reactions(CappedParticipation(Uniform())) == LOSSES
         assert reactions(LimitedDeadline(FixedDeadline())) == NOTHING
         assert reactions(GroupFloor(CappedParticipation(Uniform()))) == LOSSES
-        assert reactions(ClippedAround(WeightedMean())) == EVERYTHING
+        assert reactions(CheckedUpdates(WeightedMean())) == EVERYTHING
 
     def test_a_deadline_by_the_samples_over_the_threshold_reacts_to_losses(self) -> None:
         assert reactions(PeakDeadline()) == NOTHING

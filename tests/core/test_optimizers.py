@@ -58,11 +58,18 @@ def test_what_a_user_of_torch_writes_has_one_text(value: Any, text: str) -> None
         ("adam(eps=__import__('os'))", BadSetting, "must look like"),
         ({"name": "adam", "eps": {}}, BadSetting, "eps = {} must be"),
         ("custom(a=1)", BadSetting, "has no options"),
-        (3, BadSetting, "optimizer = 3 must be"),
-        (None, BadSetting, "optimizer = None must be"),
+        (3, BadSetting, "optimizer is 3; give a text"),
+        (None, BadSetting, "optimizer is an object of NoneType"),
     ],
 )
 def test_what_does_not_work_is_named(value: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error) as caught:
         optimizer_text(value)
     assert words in str(caught.value)
+
+
+def test_an_optimizer_in_place_of_its_class_is_refused_in_one_line() -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    with pytest.raises(BadSetting, match="optimizer is an object of Adam; give a text") as raised:
+        optimizer_text(optimizer)
+    assert "\n" not in str(raised.value)

@@ -39,7 +39,11 @@ _DATA = "needs data that a checkout does not have; on the embedded task: "
 _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
-    "fedbalancer run my_task.toml --device cuda": "the reader's own file and a GPU; on the CPU: tests/test_examples.py",
+    "fedbalancer privacy audit": "five minutes: tests/experiments/test_privacy_audit.py",
+    "fedbalancer privacy audit --mechanism histogram --method fedbalancer --plays 400": "tests/cli/test_privacy.py",
+    "fedbalancer run my_task.toml --device cuda --workers 4 --gpus 0.25": (
+        "the reader's own file and a GPU; on the CPU: tests/test_examples.py"
+    ),
     "fedbalancer fleet show fleet.csv --out fleet.png": "the reader's fleet: tests/cli/test_fleet.py",
     "fedbalancer compare watch --devices fleet.csv": "the reader's fleet: tests/cli/test_fleet.py",
     "fedbalancer compare --add runs/compare-watch --seeds 10..12 --methods canter": _HOURS + "tests/cli/test_cli.py",
@@ -51,6 +55,23 @@ NOT_TYPED = {
         "a folder of a cluster: tests/experiments/test_merging.py"
     ),
     "fedbalancer compare": "the demo, which is as long as make demo; smaller: tests/cli/test_cli.py",
+    "fedbalancer bench attacks --out docs/results/robustness": _HOURS + "tests/paper/test_robustness.py",
+    "fedbalancer bench attacks --attack quiet-flip --attack step-replay --attackers 20 --seeds 2 --rounds 50": (
+        _HOURS + "tests/paper/test_robustness.py"
+    ),
+    "fedbalancer testbed --task watch --clients 8 --rounds 30 --method fedavg+1t --speed 40 --set eval_every=1"
+    " --out FOLDER": _HOURS + "tests/paper/testbed/test_bed.py",
+    "fedbalancer testbed --clients 21 --scale small --method fedavg+1t,fedbalancer,canter --rounds 50 --speed 40"
+    " --set eval_every=2 --out FOLDER": _HOURS + "tests/paper/testbed/test_bed.py",
+    "fedbalancer benchmark run --cells har,femnist --methods oort,canter --trials 6 --tuning-seeds 2 --seeds 3": (
+        _HOURS + "tests/cli/test_benchmark.py"
+    ),
+    "fedbalancer benchmark show": "results of such a run: tests/cli/test_benchmark.py",
+    "fedbalancer benchmark submit mine.toml": "the reader's method: tests/cli/test_benchmark.py",
+    "fedbalancer benchmark verify --sample 3": "results of such a run: tests/cli/test_benchmark.py",
+    "docker compose -f deploy/compose/compose.yaml up --build -d": (
+        "needs Docker; the file is checked by tests/test_deploy.py"
+    ),
     "fedbalancer export synthetic --runtime litert -o synthetic.tflite": "needs TensorFlow: tests/export/test_fresh.py",
     "fedbalancer export har --runtime litert --scale paper -o har.tflite": (
         "needs TensorFlow: tests/export/test_export.py"
@@ -68,7 +89,7 @@ NOT_TYPED = {
     ),
     "python benchmarks/litert.py --repeats 2": "needs TensorFlow: tests/export/test_export.py",
     "fedbalancer run synthetic --users 100 --method fedbalancer+robust --attack metadata-liar:10 "
-    "--attack 'update-flip(factor=100):5'": _HOURS + "tests/cli/test_cli.py",
+    "--attack quiet-flip:5": _HOURS + "tests/cli/test_cli.py",
     "fedbalancer compare watch --methods fedbalancer,fedbalancer+robust --attack utility-liar:3": (
         _HOURS + "tests/cli/test_cli.py"
     ),
@@ -82,6 +103,9 @@ NOT_TYPED = {
     "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/paper/bench/test_peers.py",
     ".venv/bin/python benchmarks/peers/run.py --epochs 1 --clients 4": (
         "as make bench-peers: tests/paper/bench/test_peers.py"
+    ),
+    ".venv/bin/python benchmarks/peers/run.py --workloads resnet18,bert-lora --repeats 5": (
+        "a quarter of an hour and other frameworks; its parts: tests/paper/bench/test_peers.py"
     ),
     ".venv/bin/python benchmarks/peers/run.py --workloads femnist --engines pfl-processes,fast": (
         "as make bench-peers: tests/paper/bench/test_peers.py"
@@ -153,6 +177,8 @@ NOT_TYPED = {
     "fedbalancer run watch --track my_package.sinks:Slack": (
         "the reader's own class: tests/experiments/test_tracking.py"
     ),
+    "fedbalancer run watch --track prometheus:9464": "needs a free port: tests/store/test_telemetry.py",
+    "fedbalancer dashboard runs/my-run": "a run on Flower: tests/flower/test_recorder.py",
     "fedbalancer run synthetic --method fedbalancer --config fedbalancer.toml": "typed by tests/test_examples.py",
     'python -c "from fedbalancer.testing import check_policy; from mypolicies.expected_share import ExpectedShare; '
     'print(check_policy(ExpectedShare()))"': "the same calls: tests/test_examples.py",
@@ -160,6 +186,10 @@ NOT_TYPED = {
 
 PATTERNS = {
     r"python benchmarks/(canter|scale)\.py .*": "hours, or a quiet machine; start: tests/paper/bench/test_scripts.py",
+    r"fedbalancer flower (status|rollback|export|submit) (runs/|my_app).*": "a run: tests/flower/test_release.py",
+    r"python benchmarks/twin\.py .*": "minutes to hours; its parts: tests/experiments/test_forecast.py",
+    r"fedbalancer fleet (learn|shadow) runs/my-run.*": "the reader's run: tests/cli/test_fleet.py",
+    r"fedbalancer forecast --fleet mine\.parquet .*": "the reader's fleet: tests/cli/test_fleet.py",
     r"pip install .*": "changes the environment; `make` installs the same extras before the tests",
     r"(python make_keys\.py|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream|python deadlines\.py"
     r"|fedbalancer report runs/gestures)( .*)?": (
@@ -173,6 +203,7 @@ RUN = (
     "docs/how-to/bring-your-data.md",
     "docs/how-to/bring-your-model.md",
     "docs/how-to/fine-tune.md",
+    "docs/how-to/know-beforehand.md",
     "docs/how-to/metrics.md",
     "docs/how-to/optimizers.md",
     "docs/how-to/own-method.md",
@@ -181,6 +212,12 @@ RUN = (
 """Pages whose blocks marked as Python run from top to bottom."""
 
 PYTHON = {
+    ("docs/how-to/flower-operate.md", "from fedbalancer.server.clients import DailyBudget, Tagged"): (
+        "the same policies: tests/flower/test_conditions.py"
+    ),
+    ("docs/how-to/know-beforehand.md", "from fedbalancer.flower import record_timings, timing_mod"): (
+        "part of an app: tests/flower/test_timings.py"
+    ),
     ("docs/how-to/fine-tune.md", "from fedbalancer.flower import Strategy, trained_arrays"): (
         "part of an app: tests/flower/test_client_app.py"
     ),
@@ -213,6 +250,10 @@ PYTHON = {
         "docs/reference/tasks.md",
         'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)',
     ): ("with arrays: tests/test_examples.py"),
+    (
+        "docs/how-to/flower-operate.md",
+        "app = client_app(model=make_net, data=load, tags=conditions, decline=why_not)",
+    ): "part of an app: tests/flower/test_conditions.py",
     ("docs/how-to/track-runs.md", "def show(row):"): "with a function of its own: tests/experiments/test_notebook.py",
     ("docs/how-to/track-runs.md", "def patient(row):"): "with a rule of its own: tests/experiments/test_notebook.py",
     (

@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three methods on three seeds, compared at once."""
     folder = tmp_path_factory.mktemp("whole") / "c"
-    fb.compare(tinytask.load(), ["fedavg+1t", "fedbalancer", "fedavg+wfa"], [0, 1, 7], out=folder, jobs=2, workers=1)
+    fb.compare(tinytask.load(), ["fedavg+1t", "fedbalancer", "fedavg+wfa"], [0, 1, 7], out=folder, **ONE)
     return folder
 
 

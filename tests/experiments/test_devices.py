@@ -290,3 +290,13 @@ def test_the_runs_of_a_sweep_have_the_devices() -> None:
     plan = SweepPlan.make(base, ["w=1,2"])
     assert plan.spec("fedbalancer[w=1]", 0).devices == equal_devices()
     assert plan.to_json()["spec"]["devices"]["sha256"] == equal_devices().digest
+
+
+@pytest.mark.parametrize("draw", [None, (1, 2, 3), DeviceDraw(1.0, -1.0, 1.0), DeviceDraw(float("nan"), 1.0, 1.0)])
+def test_devices_that_draw_no_seconds_are_refused(draw: Any) -> None:
+    class Odd(Steady):
+        def draw(self, client: str, round_number: int, down_bytes: int, up_bytes: int) -> Any:
+            return draw
+
+    with pytest.raises(BadSetting, match=r"devices: Odd\.draw"):
+        fb.run("synthetic", "fedavg+1t", rounds=1, devices=Odd(), **OPTIONS)

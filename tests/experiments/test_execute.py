@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from builders import MODIFIED
 from experiments import tinytask
 
 import fedbalancer as fb
@@ -18,15 +19,11 @@ from fedbalancer.core.errors import BadData, BadSetting, RunFolderError, Trainin
 from fedbalancer.experiments.execute import execute, resume
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.methods.table import BASES, MODIFIERS
+from fedbalancer.methods.table import BASES
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.training.fast.kernels import describe_processor
 
-ALL_NAMES = [
-    *BASES,
-    *(f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS),
-    "canter+learned+robust",
-]
+ALL_NAMES = [*BASES, *MODIFIED, "canter+learned+robust"]
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 
 

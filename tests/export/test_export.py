@@ -29,7 +29,7 @@ from fedbalancer.export.litert import to_litert
 from fedbalancer.export.run import RUNTIMES, export
 from fedbalancer.export.windows import Spatial
 from fedbalancer.flower.template import write_app
-from fedbalancer.training.open_model import SUFFIXES, open_model
+from fedbalancer.training.model_file import SUFFIXES, open_model
 
 NEEDED = {"litert": ("tensorflow", "ai_edge_litert"), "executorch": ("executorch",)}
 

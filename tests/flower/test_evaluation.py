@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flower.phones import Phone, World
 from flwr.app import Error, Message, MetricRecord, RecordDict
 
-from fedbalancer.core.errors import FedBalancerError
+import fedbalancer as fb
+from fedbalancer.core.errors import BadSetting, FedBalancerError, UnknownName
 from fedbalancer.flower.evaluation import missing_metrics, to_evaluation
 from fedbalancer.flower.messages import custom_metrics
 from fedbalancer.reporting.results import load_run
@@ -108,6 +110,48 @@ def test_the_server_and_the_clients_may_both_evaluate(tmp_path: Path) -> None:
     assert result.evaluate_metrics_serverapp[1]["test_accuracy"] == 0.75
     assert pl.read_parquet(tmp_path / "mine" / "evals.parquet")["accuracy"].to_list() == [0.75, 0.75]
     assert [fields["on"] for fields in world.of("evaluated")] == ["server", "clients"] * 2
+
+
+@pytest.mark.parametrize(
+    ("target", "metric", "rounds"),
+    [(0.7, "accuracy", 3), (0.75, fb.Metric("f1"), 4), (0.9, "loss", 2), (0.99, "accuracy", 5)],
+)
+def test_a_run_ends_at_its_target_and_a_later_start_adds_nothing(
+    target: float, metric: Any, rounds: int, tmp_path: Path
+) -> None:
+    def evaluate(number: int, arrays: Any) -> MetricRecord:
+        better = 0.4 + 0.1 * number
+        return MetricRecord({"eval_acc": better, "f1": better - 0.05, "loss": 1.0 - 0.05 * number})
+
+    world, places = World(Phone(0), Phone(1)), {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    for _ in range(2):
+        result = world.start(5, "fedavg+wfa", evaluate_fn=evaluate, target=target, target_metric=metric, **places)
+        assert max(result.train_metrics_clientapp) == rounds
+        manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
+        name = metric if isinstance(metric, str) else metric.title
+        why = f"reached the target {name} {target:g}" if rounds < 5 else None
+        assert (manifest["status"], manifest["why"]) == ("done", why)
+
+
+def test_an_evaluation_on_clients_may_reach_the_target() -> None:
+    world = World(Evaluating(0, {"num-examples": 3, "accuracy": 0.5, "loss": 1.0}))
+    result = world.start(3, "fedavg+wfa", federated_evaluate=True, target=0.5)
+    assert not result.train_metrics_clientapp, "the initial model reaches it"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"target": 0.5}, BadSetting, "target = 0.5 needs evaluations"),
+        ({"target": 80}, BadSetting, "target = 80 must be a value of accuracy above 0 and at most 1; 80% is 0.8"),
+        ({"target": float("nan"), "target_metric": "loss"}, BadSetting, "must be a finite value of loss"),
+        ({"target": 0.5, "target_metric": "acuracy"}, UnknownName, "did you mean accuracy"),
+        ({"target_metric": "f1"}, BadSetting, "target_metric = 'f1' would have no effect without target"),
+    ],
+)
+def test_a_target_that_no_run_reaches_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        World(Phone(0)).start(1, "fedavg+wfa", **options)
 
 
 def test_the_users_own_function_makes_the_metrics_one() -> None:

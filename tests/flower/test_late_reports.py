@@ -131,6 +131,30 @@ def test_fedbuff_steps_whenever_enough_reports_have_come(buffer: int, tmp_path: 
         assert rows[client, "joined"] <= rows[client, "under way"]
 
 
+@pytest.mark.parametrize("name", ["fedbuff[late=Buffered(buffer=3)]", "pisces", "fedasync"])
+def test_a_free_place_is_filled_at_once(name: str, tmp_path: Path) -> None:
+    phones = [Phone(number, batch_s=0.1 * 2**number) for number in range(6)]
+    world = World(*phones)
+    world.start(10, name, checkpoint_dir=tmp_path, run_key="mine", clients_per_round=2)
+    rounds = {fields["round"]: fields for fields in world.of("round")}
+    refills = world.of("refill")
+    # FedAsync steps after every report, so its places are filled with the next round.
+    assert bool(refills) == (name != "fedasync")
+    for fields in refills:
+        (client,) = fields["clients"]
+        assert client not in rounds[fields["round"]]["cohort"], "a client takes part once in a round"
+    sent = Counter(f"c{number}" for number, phone in enumerate(phones) for _ in phone.orders)
+    asked = Counter(client for _, client, outcome in outcomes(tmp_path / "mine") if outcome != "joined")
+    assert asked == sent, "every order has one row in the round in which it was sent"
+    started = {(number, client) for number, fields in rounds.items() for client in fields["cohort"]}
+    started |= {(fields["round"], client) for fields in refills for client in fields["clients"]}
+    rows = outcomes(tmp_path / "mine")
+    for number in rounds:
+        begun = sum(begun <= number for begun, _ in started)
+        ended = sum(ended <= number for ended, _, outcome in rows if outcome != "under way")
+        assert 0 <= begun - ended <= 2, "at most K are at work"
+
+
 @pytest.mark.parametrize("name", ["fedavg+1t+late", "fedbuff"])
 def test_after_a_crash_each_report_counts_at_most_once(name: str, tmp_path: Path) -> None:
     class Killed(Exception):

@@ -17,14 +17,14 @@ from flower.test_fuzz import LAYOUT, SIZE, WEIGHTS, Reply, array, sound_reply
 from flwr.app import Array, ArrayRecord
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scaffold import Ditto, FirstRows, Scaffold, ScaffoldServer
+from scaffold import Ditto, FirstRows, Scaffold
 
 import fedbalancer as fb
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.round import ClientMemory
 from fedbalancer.client.summary import LossStatistics
 from fedbalancer.client.training import LOCAL, FineTuning, LocalLayers
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.types import Layout
 from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
@@ -36,7 +36,7 @@ from fedbalancer.server.loop import rounds
 
 CLIENTS, ROUNDS = 3, 2
 METHODS = {
-    "scaffold": fb.method("fedavg+wfa", train=Scaffold(), aggregate=ScaffoldServer()),
+    "scaffold": fb.method("scaffold[deadline=inf]"),
     "ditto with local layers": fb.method("fedavg+wfa", train=Ditto(), part=LocalLayers("3.* 1.*")),
     "parts": fb.method("fedavg+wfa", part=FirstRows()),
 }
@@ -84,6 +84,26 @@ def test_only_the_part_is_uploaded() -> None:
     assert sizes <= {whole, whole // 2}
     assert whole // 2 in sizes
     assert not np.allclose(layout.flat(result.arrays), layout.flat(sent))
+
+
+@pytest.mark.parametrize("policy", ["local", "average"])
+def test_running_statistics_follow_the_policy_of_the_server(policy: str) -> None:
+    """The client's app has no method of its own: the order is enough."""
+    nodes = Nodes(CLIENTS)
+    sent, result = nodes.start("fedavg+wfa", ROUNDS, min_clients=CLIENTS, settings={"batch_norm": policy})
+    moved = {name for name in sent if not np.array_equal(result.arrays[name].numpy(), sent[name].numpy())}
+    statistics = {"1.running_mean", "1.running_var"}
+    moved -= {"0.bias"}  # batch norm subtracts it again: its gradient is rounding only
+    assert moved == {"0.weight", "1.weight", "1.bias", "3.weight", "3.bias"} | (
+        statistics if policy == "average" else set()
+    )
+    layout = ModelLayout.of(sent).layout
+    sizes = {len(reply.content.array_records["arrays"]["fedbalancer.vector"].numpy()) for reply in nodes.trained()}
+    assert sizes == {layout.parameters - (16 if policy == "local" else 0)}
+    kept = [context.state.array_records["fedbalancer.memory"] for context in nodes.contexts]
+    assert all((f"pending_state.{LOCAL}" in each) == (policy == "local") for each in kept)
+    with pytest.raises(BadData, match="batch_norm is 'forbid'"):  # Flower makes it an error of the client
+        Nodes(1).start("fedavg+wfa", 1, settings={"batch_norm": "forbid"})
 
 
 def test_what_flower_cannot_do_is_refused_by_name() -> None:

@@ -37,6 +37,7 @@ from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw
 from fedbalancer.simulation.devices.models import Replay
 from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.simulation.executors import InlineExecutor
+from fedbalancer.simulation.local_costs import needs_costs
 from fedbalancer.training.trainer import TorchTrainer
 
 ROUNDS, CLIENTS, TICK, SEED = 16, 12, 1 / 1024, 5
@@ -203,7 +204,7 @@ def assert_close(one: Any, other: Any) -> None:
 
 def all_methods() -> list[str]:
     """Every base, and every modifier on the first of some bases that it goes together with; but for forecasts, which on
-    Flower are the server's."""
+    Flower are the server's, and for methods of the slots `train` and `part` (test_method_arrays)."""
     names = list(BASES)
     for modifier in MODIFIERS:
         for base in ("fedbalancer", "prox+2t"):
@@ -214,7 +215,8 @@ def all_methods() -> list[str]:
             names.append(base + modifier)
             break
     names += ["fedavg+1t+late", "prox+1t+late+batches"]
-    return [name for name in names if not getattr(method_of_run(name, SETTINGS).work, "forecasts", False)]
+    methods = {name: method_of_run(name, SETTINGS).client for name in names}
+    return [name for name, own in methods.items() if not (own.work.forecasts or needs_costs(own))]
 
 
 @pytest.mark.parametrize("name", all_methods())

@@ -20,7 +20,7 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower import Strategy
 from fedbalancer.privacy import most_releases
 from fedbalancer.privacy.central import PrivateMean
-from fedbalancer.server.aggregate import ClippedAround
+from fedbalancer.server.aggregate import CheckedUpdates
 from fedbalancer.store.contents import read_manifest
 
 PRIVATE = "fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=0,clip=100)]"
@@ -111,7 +111,7 @@ def test_noise_on_the_model_that_clients_could_compute_is_refused() -> None:
     Strategy(f"fedavg+1t[aggregate={central}(draws='system')]")
 
 
-@pytest.mark.parametrize("wrap", [ClippedAround, lambda inner: ClippedAround(ClippedAround(inner))])
+@pytest.mark.parametrize("wrap", [CheckedUpdates, lambda inner: CheckedUpdates(CheckedUpdates(inner))])
 def test_a_wrapper_does_not_hide_that_clients_could_compute_the_noise(wrap: Any) -> None:
     with pytest.raises(BadSetting, match="every client knows"):
         Strategy("fedavg+1t", aggregate=wrap(PrivateMean()))
@@ -130,7 +130,7 @@ def model_epsilons(folder: Path) -> set[float]:
 
 
 @pytest.mark.parametrize("kind", [Strategy, Looking])
-@pytest.mark.parametrize("wrap", [lambda inner: inner, ClippedAround])
+@pytest.mark.parametrize("wrap", [lambda inner: inner, CheckedUpdates])
 def test_noise_is_added_in_every_round_and_only_a_mean_as_it_is_has_an_epsilon(
     tmp_path: Path, kind: Any, wrap: Any
 ) -> None:

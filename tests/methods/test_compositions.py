@@ -20,6 +20,7 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
+from fedbalancer.client.parts import HeteroFL, LastLayers
 from fedbalancer.client.samples import (
     ClassFloor,
     EverySample,
@@ -39,7 +40,9 @@ from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import SLOTS, method
 from fedbalancer.server.aggregate import (
     QFFL,
-    ClippedAround,
+    CalibratedMean,
+    CheckedUpdates,
+    DelayAdaptive,
     ExtrapolatedMomentum,
     FedAdagrad,
     FedAdam,
@@ -60,11 +63,14 @@ from fedbalancer.server.clients import (
     GroupFloor,
     LeastSelected,
     Oort,
+    Overcommitted,
     OverThresholdUtility,
+    Pisces,
     PowerOfChoice,
     Uniform,
 )
 from fedbalancer.server.deadline import (
+    BoundedStaleness,
     FirstReports,
     FixedDeadline,
     KthFastest,
@@ -74,7 +80,7 @@ from fedbalancer.server.deadline import (
     UsefulWork,
     WaitForShare,
 )
-from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
+from fedbalancer.server.late import Boosted, Buffered, Joins, Lost, Mixed, Timed
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.model_average import AveragedModel, LastModel
 from fedbalancer.server.pace import ConstantPace, MedianControl, ProgressControl, RatioControl
@@ -85,7 +91,7 @@ TASK = load_task("synthetic", users=USERS)
 CHOICES: dict[str, list[Any]] = {
     "clients": [
         Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss(), LeastSelected(),
-        CappedParticipation(), GroupFloor(PowerOfChoice()),
+        CappedParticipation(), GroupFloor(PowerOfChoice()), Overcommitted(), Pisces(),
     ],
     "samples": [
         EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples(), Trimmed(0.8),
@@ -93,16 +99,16 @@ CHOICES: dict[str, list[Any]] = {
     ],
     "deadline": [
         FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork(), KthFastest(),
-        LimitedDeadline(UsefulWork()), LearnedWork(),
+        LimitedDeadline(UsefulWork()), LearnedWork(), BoundedStaleness(),
     ],
     "work": [AllOrNothing(), WholeEpochs(), WholeBatches(), ForecastBatches()],
     "aggregate": [
         WeightedMean(), QFFL(), ServerMomentum(), FedAdam(), FedYogi(), FedAdagrad(), Median(), TrimmedMean(), Krum(),
         MajorityVote(), FedExP(), FedNova(), ExtrapolatedMomentum(),
-        ClippedAround(ServerMomentum()),
+        CheckedUpdates(ServerMomentum()), CalibratedMean(), DelayAdaptive(),
     ],
     "model_average": [LastModel(), AveragedModel()],
-    "late": [Lost(), Joins(), Buffered(), Boosted()],
+    "late": [Lost(), Joins(), Buffered(), Boosted(), Mixed(), Timed()],
     "threshold": [NoThreshold(), InterpolatedThreshold(), RecentThreshold()],
     "pace": [ConstantPace(), RatioControl(w=1), MedianControl(w=1), ProgressControl(w=1)],
     "summary": [LossStatistics(0.01), LossStatistics(utility_samples="all"), Silent(), LossesBySteps(0.01, "all")],
@@ -110,15 +116,18 @@ CHOICES: dict[str, list[Any]] = {
         NoCompression(), LowRank(4), RandomMask(0.2), Subsample(0.2), Quantised(4), GradientDropping(), SignSGD(),
     ],
     "train": [PlainTraining(), FineTuning(), Ditto()],
-    "part": [WholeModel(), LocalLayers("*bias")],
+    "part": [WholeModel(), LocalLayers("*bias"), HeteroFL(), LastLayers()],
     "mu": [0.0, 0.1],
     "forward_pass": ["first", "every"],
     "epoch_batches": [None, 1],
 }  # fmt: skip
 STEERED_BY_LOSSES = (
     OverThresholdUtility, CappedParticipation, GroupFloor, Oort, PowerOfChoice, ByLoss, QFFL, InterpolatedThreshold,
-    RecentThreshold, RatioControl, MedianControl, ProgressControl, LearnedWork,
+    RecentThreshold, RatioControl, MedianControl, ProgressControl, LearnedWork, Pisces,
 )  # fmt: skip
+
+
+ADAPTIVE = FedAdam | FedYogi | FedAdagrad
 
 
 def must_be_refused(slots: dict[str, Any]) -> bool:
@@ -128,7 +137,7 @@ def must_be_refused(slots: dict[str, Any]) -> bool:
     unvoted = isinstance(slots["compress"], SignSGD) and not isinstance(slots["aggregate"], MajorityVote)
     untold = isinstance(slots["deadline"], LearnedWork) and not isinstance(slots["summary"], LossesBySteps)
     whole = isinstance(slots["part"], WholeModel)
-    averages = isinstance(slots["aggregate"], WeightedMean | ServerMomentum | ClippedAround)
+    averages = isinstance(slots["aggregate"], WeightedMean | ServerMomentum | CheckedUpdates | ADAPTIVE)
     unaveraged = not whole and not (averages and isinstance(slots["compress"], NoCompression))
     return silent or other_samples or unvoted or untold or unaveraged
 

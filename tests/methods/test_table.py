@@ -18,6 +18,7 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
+from fedbalancer.client.parts import DroppedUpdate, FedRolex, HeteroFL, LastLayers
 from fedbalancer.client.samples import (
     ClassFloor,
     EverySample,
@@ -28,7 +29,8 @@ from fedbalancer.client.samples import (
     Trimmed,
 )
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
-from fedbalancer.client.work import AllOrNothing, ForecastEpochs, WholeBatches, WholeEpochs
+from fedbalancer.client.training import WholeModel
+from fedbalancer.client.work import AllOrNothing, ForecastEpochs, RepeatedEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting, FedBalancerError, UnknownName
 from fedbalancer.core.settings import resolve
 from fedbalancer.methods.fields import check_settings_used, describe_settings
@@ -45,15 +47,20 @@ from fedbalancer.methods.table import (
 )
 from fedbalancer.server.aggregate import (
     QFFL,
+    CalibratedMean,
+    DelayAdaptive,
     ExtrapolatedMomentum,
     FedAdagrad,
     FedAdam,
+    FedDynServer,
     FedExP,
     FedNova,
     FedYogi,
     Krum,
     MajorityVote,
     Median,
+    MIFAServer,
+    ScaffoldServer,
     ServerMomentum,
     TrimmedMean,
     WeightedMean,
@@ -65,19 +72,22 @@ from fedbalancer.server.clients import (
     LeastSelected,
     Oort,
     OverThresholdUtility,
+    Pisces,
     PowerOfChoice,
     Uniform,
 )
 from fedbalancer.server.deadline import (
+    BoundedStaleness,
     FirstReports,
     FixedDeadline,
     KthFastest,
     LearnedWork,
     PeakDeadline,
+    RankedByGradient,
     UsefulWork,
     WaitForShare,
 )
-from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
+from fedbalancer.server.late import Boosted, Buffered, Joins, Lost, Mixed, Timed
 from fedbalancer.server.model_average import AveragedModel, LastModel
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
@@ -96,10 +106,37 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "oortbalancer": (OverThresholdUtility(alpha=2.0), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
     "timelyfl": (Uniform(), EverySample(), KthFastest(0.5, 1.0), WholeBatches()),
     "refl": (LeastSelected(), EverySample(), WaitForShare(0.8), AllOrNothing()),
-    "fedbuff": (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing()),
+    **dict.fromkeys(
+        ("fedbuff", "fedasync", "ca2fl", "fadas"), (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing())
+    ),
+    "pisces": (Pisces(), EverySample(), BoundedStaleness(), AllOrNothing()),
+    "heterofl": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
+    "fedrolex": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
+    "pyramidfl": (Oort(), EverySample(), RankedByGradient(), RepeatedEpochs()),
+    "scaffold": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
+    "feddyn": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
+    "mifa": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
 }
+DRIFT: dict[str, Any] = {"scaffold": ScaffoldServer(), "feddyn": FedDynServer(), "mifa": MIFAServer()}
+PARTS: dict[str, Any] = {
+    "timelyfl": LastLayers(),
+    "heterofl": HeteroFL(),
+    "fedrolex": FedRolex(),
+    "pyramidfl": DroppedUpdate(),
+}
+AGGREGATIONS = (
+    "+qffl", "+momentum", "+fedadam", "+fedyogi", "+fedadagrad", "+fedexp", "+fednova", "+median", "+trimmedmean",
+    "+krum", "+signsgd",
+)  # fmt: skip
+COMPRESSIONS = ("+structured", "+mask", "+subsample", "+quantised", "+graddrop", "+signsgd")
 BALANCERS = {"fedbalancer", "oortbalancer", "canter"}
-LATE: dict[str, Any] = {"fedbuff": Buffered(), "refl": Boosted(0.35)}
+LATE: dict[str, Any] = {
+    "fedbuff": Buffered(), "fedasync": Mixed(), "ca2fl": Buffered(power=0.0), "fadas": Buffered(power=0.0),
+    "pisces": Timed(), "refl": Boosted(0.35),
+}  # fmt: skip
+AGGREGATE: dict[str, Any] = {
+    "canter": ExtrapolatedMomentum(), "pyramidfl": FedYogi(), "ca2fl": CalibratedMean(), "fadas": DelayAdaptive(),
+}  # fmt: skip
 
 
 class TestTable:
@@ -108,7 +145,9 @@ class TestTable:
         composed = method(name)
         assert (composed.clients, composed.samples, composed.deadline, composed.work) == TABLE[name]
         ours = name == "canter"
-        assert composed.aggregate == (ExtrapolatedMomentum() if ours else WeightedMean())
+        assert composed.aggregate == (DRIFT | AGGREGATE).get(name, WeightedMean())
+        assert composed.part == PARTS.get(name, WholeModel())
+        assert composed.train.is_plain == (name not in DRIFT)
         assert composed.model_average == (AveragedModel() if ours else LastModel())
         assert (composed.compress, composed.late, composed.name) == (NoCompression(), LATE.get(name, Lost()), name)
 
@@ -132,17 +171,21 @@ class TestTable:
         self, name: str
     ) -> None:
         assert BASES[name][0]
-        silenced = {"+silent"} if name in {"oort", *BALANCERS} else set()
+        silenced = {"+silent"} if name in {"oort", "pisces", "pyramidfl", *BALANCERS} else set()
         parts = {modifier for modifier in MODIFIERS if modifier[0] == "-"}
         refused = silenced | (set() if name in BALANCERS else parts)
-        refused -= {"-clients"} if name in {"oort", "refl"} else set()
+        refused -= {"-clients"} if name in {"oort", "pisces", "pyramidfl", "refl"} else set()
         refused -= {"-samples"} if name == "sampleselection" else set()
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
-        refused -= {"-deadline"} if waits or "2t" in name or name == "timelyfl" else set()
+        refused -= {"-deadline"} if waits or "2t" in name or name in ("timelyfl", "pisces", "pyramidfl") else set()
         refused |= {"+late"} if name in LATE else set()
-        refused |= {"+forecast"} if isinstance(method(name).work, AllOrNothing) else set()
+        refused |= {"+forecast"} if isinstance(method(name).work, AllOrNothing | RepeatedEpochs) else set()
         own_rule = not isinstance(method(name).samples, EverySample | OverThreshold)
         refused |= {"+trimmed", "+classfloor"} if own_rule else set()
+        if name in DRIFT:
+            refused |= {*AGGREGATIONS, "+robust"}
+        elif not method(name).part.is_whole:
+            refused |= {*AGGREGATIONS, *COMPRESSIONS} - {"+momentum", "+fedadam", "+fedyogi", "+fedadagrad"}
         for modifier in MODIFIERS:
             if modifier not in refused:
                 assert method(name + modifier).name == name + modifier
@@ -158,7 +201,9 @@ class TestTable:
 
     def test_the_proximal_term_is_prox_and_sampleselections(self) -> None:
         mu = {name: method(name, resolve({"prox_mu": 0.1})).mu for name in TABLE}
-        assert mu == dict.fromkeys(TABLE, 0.0) | {"prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1}
+        assert mu == dict.fromkeys(TABLE, 0.0) | {
+            "prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1, "fedasync": 0.005,
+        }  # fmt: skip
         assert method("fedbalancer[mu=.2]").mu == 0.2
 
 
@@ -187,7 +232,10 @@ class TestSettingsReachTheSlots:
         assert method("fedavg+spc[deadline.share=.5]").deadline == WaitForShare(0.5)
         assert method("sampleselection", s).deadline == FixedDeadline(2)
         oort = LossStatistics(0.3, over_samples="selected")
-        assert all(method(name, s).summary == (oort if name == "oort" else LossStatistics(0.3)) for name in BASES)
+        assert all(
+            method(name, s).summary == (oort if name in ("oort", "pisces", "pyramidfl") else LossStatistics(0.3))
+            for name in BASES
+        )
 
     def test_oort(self) -> None:
         s = resolve(

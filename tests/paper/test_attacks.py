@@ -80,28 +80,21 @@ def test_a_liar_about_its_utility_is_seldom_chosen(count: int, seed: int) -> Non
 
 
 @soak
-@pytest.mark.parametrize("lie", ["update-flip:10", "update-flip(factor=100):10", "label-flip:10"])
-def test_under_ten_flippers_it_learns_nearly_as_much_and_more_than_the_papers_rules_without(lie: str) -> None:
-    """Within .03 in the mean over ten seeds after thirty rounds: hardly anybody has come more than three times."""
-    seeds = range(10)
-    attacked, honest, papers = (
-        sum(under(attack, method, seed).accuracy for seed in seeds) / len(seeds)
-        for attack, method in ((lie, ROBUST), ("", ROBUST), ("", PAPER))
+@pytest.mark.parametrize("attack", ["quiet-flip", "step-replay", "common-direction", "inner-product"])
+def test_twenty_attackers_leave_most_of_the_accuracy(attack: str) -> None:
+    """Two of the seeds of the attack matrix (docs/results/robustness), which has all attacks."""
+    attacked, honest = (
+        sum(under(each, "canter+robust", seed, 100).accuracy for seed in range(2)) for each in (f"{attack}:20", "")
     )
-    assert attacked >= honest - 0.03
-    assert attacked >= papers - 0.02
+    assert attacked >= 0.85 * honest
 
 
-@soak
-def test_ten_flippers_cost_at_most_four_hundredths_after_a_hundred_rounds() -> None:
-    """Measured: 0.030 over five seeds by which the rule was chosen among three, and five that it had never seen."""
-    seeds = [*range(10, 15), *range(20, 25)]
-    attacked, honest, papers = (
-        sum(under(attack, method, seed, 100).accuracy for seed in seeds) / len(seeds)
-        for attack, method in (("update-flip:10", ROBUST), ("", ROBUST), ("update-flip:10", PAPER))
-    )
-    assert attacked >= honest - 0.04
-    assert attacked > papers + 0.02, "the same attack on the paper's rules"
+@pytest.mark.parametrize("attack", ["quiet-flip:20", pytest.param("common-direction:20", marks=soak)])
+def test_attackers_that_sink_the_papers_rules_leave_the_robust_ones(attack: str) -> None:
+    """After thirty rounds; measured on seed 0."""
+    robust, paper = under(attack), under(attack, PAPER)
+    assert robust.accuracy > paper.accuracy + 0.1
+    assert robust.selected < 0.25
 
 
 def test_without_attackers_nobody_is_left_out_and_the_model_is_no_worse_than_the_papers() -> None:

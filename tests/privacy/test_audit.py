@@ -29,10 +29,11 @@ from fedbalancer.client.summary import (
 from fedbalancer.client.work import WholeBatches
 from fedbalancer.core.types import FloatArray, Layout, TrainResult
 from fedbalancer.privacy import epsilon_of
+from fedbalancer.privacy.audit import flatten, granularity, lower_bound, show_epsilon
 
 pytest.importorskip("dp_accounting")
 
-TRIES, DELTA, DOUBT = 5_000, 0.01, 1e-5
+TRIES, DELTA = 5_000, 0.01
 ORDER = make_order(loss_threshold=1.0, deadline_s=30.0)
 LIST = np.random.default_rng(5).exponential(size=30)
 ALL = np.full(30, 9.0)
@@ -76,15 +77,8 @@ def scores(policy: Any, pair: tuple[FloatArray, FloatArray], releases: int, trie
 
 
 def shown_epsilon(without: FloatArray, with_it: FloatArray) -> float:
-    """The largest epsilon that the tries prove (Clopper-Pearson at each of some cuts)."""
-    tries, best = len(without), 0.0
-    for cut in np.quantile(np.concatenate([without, with_it]), np.linspace(0.5, 0.999, 40)):
-        false, true = int((without > cut).sum()), int((with_it > cut).sum())
-        most_false = beta.ppf(1 - DOUBT, false + 1, max(tries - false, 1))
-        least_true = beta.ppf(DOUBT, true, tries - true + 1) if true else 0.0
-        if least_true > DELTA:
-            best = max(best, math.log((least_true - DELTA) / most_false))
-    return best
+    """The largest epsilon that the tries prove."""
+    return show_epsilon(without[:, None], with_it[:, None], DELTA).epsilon
 
 
 NEIGHBOURS = (LIST, np.append(LIST, 9.0))
@@ -192,3 +186,39 @@ def test_rounded_noise_hides_at_least_as_much_as_gaussian_noise(sigma: float, cl
             -0.5 / sigma - epsilon * sigma
         )
         assert least <= gaussian * (1 + 1e-9) + 1e-15
+
+
+class TestBounds:
+    """The statistics of the audit."""
+
+    def test_a_bound_is_that_of_clopper_and_pearson(self) -> None:
+        for hits, misses in ((50, 3), (100, 0), (7, 90)):
+            least, most = beta.ppf(1e-5, hits, 101 - hits), beta.ppf(1 - 1e-5, misses + 1, 100 - misses)
+            expected = max(math.log(max(least - 0.01, 1e-300) / most), 0.0)
+            assert lower_bound(hits, misses, 100, 0.01) == pytest.approx(expected)
+        assert lower_bound(0, 100, 100, 0.01) == 0
+
+    def test_equal_data_show_nothing(self) -> None:
+        rng = np.random.default_rng(0)
+        for _ in range(20):
+            assert show_epsilon(rng.normal(size=(300, 5)), rng.normal(size=(300, 5)), 1e-5).epsilon == 0
+
+    @pytest.mark.parametrize("wrong", [0.0, 0.25, 1e-9])
+    def test_a_number_that_differs_without_noise_shows_all_that_so_many_tries_can(self, wrong: float) -> None:
+        one = np.zeros((500, 3))
+        other = one + np.array([0.0, 0.0, wrong])
+        assert show_epsilon(one, other, 1e-5).epsilon == (0.0 if wrong == 0 else pytest.approx(3.24, abs=0.02))
+
+    def test_low_bits_of_doubles_tell_an_absent_sample_and_whole_numbers_do_not(self) -> None:
+        """Noise of 7.11 on a count of 0 or 1, as before it was rounded."""
+        noise = np.random.default_rng(0).normal(0.0, 7.11, size=(2, 10_000, 1))
+        plain = show_epsilon(noise[0], noise[1] + 1, 1e-5)
+        assert plain.event.startswith("lowest bit")
+        assert plain.epsilon > epsilon_of(7.11, 1, 1e-5)
+        assert show_epsilon(np.rint(noise[0]), np.rint(noise[1]) + 1, 1e-5).epsilon < 0.1
+
+    def test_all_numbers_of_a_value_are_seen_whatever_their_fields_are_called(self) -> None:
+        order = make_order()
+        assert 100.0 in flatten(order)
+        assert flatten({"a": [None, "b"], "c": np.arange(2)}, ["c"]) == [-math.pi, 98.0]
+        assert granularity(np.array([0.5, 3 * 2.0**-30])).tolist() == [-1, -30]

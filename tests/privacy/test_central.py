@@ -21,7 +21,7 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.privacy import compose_noise, epsilon_of
 from fedbalancer.privacy.central import PrivateMean
-from fedbalancer.server.aggregate import ClippedAround
+from fedbalancer.server.aggregate import CheckedUpdates
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.loop import rounds
 from fedbalancer.store.privacy import model_claim, whole_claim
@@ -110,11 +110,11 @@ class TestClaims:
         )
 
     def test_updates_that_are_clipped_by_each_other_have_none(self) -> None:
-        made = fb.method("fedavg+1t", aggregate=ClippedAround(PrivateMean(1.0, 4.0)))
+        made = fb.method("fedavg+1t", aggregate=CheckedUpdates(PrivateMean(1.0, 4.0)))
         found = model_claim(made)
         assert found is not None
         assert (found.noise_multiplier, whole_claim(made).noise_multiplier) == (0, 0)
-        assert "ClippedAround" in found.why
+        assert "CheckedUpdates" in found.why
 
     def test_a_policy_of_somebodys_own_has_none_until_it_says_what_it_reacts_to(self) -> None:
         class Mine(Uniform):

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 from experiments import tinytask
 
+import fedbalancer as fb
 from fedbalancer.core.types import RoundPlan, RoundResult, Weights
 from fedbalancer.experiments.simulation import Simulation, build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import BASES
 from fedbalancer.server.loop import rounds
+from fedbalancer.simulation.local_costs import needs_costs
 from fedbalancer.store.privacy import privacy_rows
 
 pytest.importorskip("dp_accounting")
@@ -31,8 +33,9 @@ OTHERS = (
     "oort+robust", "fedbalancer+robust", "fedbalancer-clients", "fedbalancer-samples", "fedbalancer+batches",
     "canter+learned", "prox+1t+batches", "fedavg+1t+silent", "fedavg+1t+averaged",
 )  # fmt: skip
-METHODS = (*BASES, *OTHERS)
-FINITE = ("fedavg+1t", "fedavg+spc", "prox+2t", "timelyfl", "fedbuff", "fedavg+1t+late", "fedavg+1t+averaged")
+METHODS = (*(name for name in BASES if not needs_costs(fb.method(name).client)), *OTHERS)
+"""All methods whose aggregation may be that of `CENTRAL`: none of slot `train`, and none that trains parts."""
+FINITE = ("fedavg+1t", "fedavg+spc", "prox+2t", "fedbuff", "fedavg+1t+late", "fedavg+1t+averaged")
 
 
 class WithoutUpdateOf:

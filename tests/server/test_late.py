@@ -89,11 +89,6 @@ class TestBuffered:
         assert Buffered().quorum(setup, state, 99) == buffer
         assert Buffered(7).quorum(setup, state, 99) == 7
 
-    def test_it_waits_for_no_more_than_are_at_work(self) -> None:
-        state = make_state(late=PendingClients(("c0", "c1")))
-        assert Buffered(7).quorum(make_setup(), state, 3) == 5
-        assert Buffered().quorum(make_setup(), make_state(late=PendingClients()), 0) == 0
-
     @given(st.integers(1, 6), st.integers(0, 6))
     def test_as_many_start_as_there_is_room_for(self, most: int, busy: int) -> None:
         ledger = make_ledger([20] * 12)
@@ -109,7 +104,7 @@ class TestBuffered:
         assert Buffered().observe(make_setup(), make_state(), result) == PendingClients(("c3", "c4"))
 
 
-@pytest.mark.parametrize("late", ["Buffered(buffer=0)", "Joins(power=-1)", "Joins(power=inf)"])
+@pytest.mark.parametrize("late", ["Joins(power=-1)", "Joins(power=inf)", "Boosted(beta=1)"])
 def test_numbers_that_make_no_sense_are_refused_with_the_policy_and_what_would_be_right(late: str) -> None:
     with pytest.raises(BadSetting, match=r"cannot run: .* must .*at least"):
         method(f"fedavg+1t[late={late}]")

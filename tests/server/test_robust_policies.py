@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ServerState, Timings
 from fedbalancer.methods.table import method
-from fedbalancer.server.aggregate import ClippedAround, MajorityVote, Median, WeightedMean
-from fedbalancer.server.aggregate.robust import ClippedState
+from fedbalancer.server.aggregate import CheckedUpdates, MajorityVote, Median, WeightedMean
+from fedbalancer.server.aggregate.checked import CheckedState
 from fedbalancer.server.clients import CappedParticipation, Oort, OverThresholdUtility, Uniform
 from fedbalancer.server.clients.participation import CountingState, limit_losses
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline, WaitForShare
@@ -32,7 +32,7 @@ class TestComposition:
         assert robust.clients == CappedParticipation(OverThresholdUtility())
         assert robust.deadline == LimitedDeadline(PeakDeadline())
         assert (robust.threshold, robust.pace) == (RecentThreshold(), MedianControl(5))
-        assert robust.aggregate == ClippedAround(WeightedMean())
+        assert robust.aggregate == CheckedUpdates(WeightedMean())
 
     def test_what_needs_nothing_stays(self) -> None:
         robust = method("fedavg+1t+robust")
@@ -43,7 +43,7 @@ class TestComposition:
 
     def test_it_comes_after_all_others_wherever_it_stands(self) -> None:
         one, other = method("fedbalancer+robust+median"), method("fedbalancer+median+robust")
-        assert one.aggregate == other.aggregate == ClippedAround(Median())
+        assert one.aggregate == other.aggregate == CheckedUpdates(Median())
 
 
 def threshold_of(policy: RecentThreshold, reports: list[Any], ratio: float = 0.5) -> float:
@@ -219,17 +219,16 @@ class TestCappedParticipation:
             == 0
         )
 
-    def test_for_whom_the_model_has_become_worse_there_are_fewer_places(self) -> None:
-        """Chosen three times in twenty rounds, one fewer than anybody may be; twice its first loss leaves it 1.2."""
-        setup, state = self.world([1e6, *np.linspace(1, 2, 29)], [3, *[1] * 29], 20)
-        first, now = np.ones(30), np.array([2.0] + [1.0] * 29)
-        worse = replace(state, ledger=replace(state.ledger, loss_first=first, loss_mean=now))
+    def test_a_client_whose_updates_were_refused_is_selected_less(self) -> None:
+        """Selected twice in twenty rounds: less than anybody may be, and more than after two refusals."""
+        setup, state = self.world([1e6, *np.linspace(1, 2, 29)], [2, *[1] * 29], 20)
+        refused = replace(state, aggregate=CheckedState(None, refusals={state.ledger.clients[0]: 2}))
+        wrapped = replace(state, aggregate=CountingState(refused.aggregate))
         everybody = np.arange(30)
         assert 0 in CappedParticipation().select_clients(setup, state, everybody)
-        assert 0 not in CappedParticipation().select_clients(setup, worse, everybody)
-        assert 0 in CappedParticipation(worse_power=0.0).select_clients(setup, worse, everybody)
-        with pytest.raises(BadSetting, match="worse_power"):
-            CappedParticipation(worse_power=-1.0)
+        assert 0 not in CappedParticipation().select_clients(setup, refused, everybody)
+        assert 0 not in CappedParticipation().select_clients(setup, wrapped, everybody)
+        assert 0 in CappedParticipation(refused_share=1.0, times=4.0).select_clients(setup, refused, everybody)
 
     def test_where_too_few_are_left_the_least_chosen_are_offered(self) -> None:
         setup, state = self.world([1.0] * 8, [9, 9, 9, 9, 9, 9, 9, 30], 5)
@@ -248,56 +247,3 @@ class TestCappedParticipation:
         assert cut.over_sumsq.tolist() == [1.0, 1.0, 1.0, 9.0]
         assert cut.loss_mean[[0, 1, 3]].tolist() == [1.0, 1.0, 3.0]
         assert limit_losses(make_ledger(), 3.0).loss_mean is not None
-
-
-def aggregated(policy: ClippedAround, updates: list[list[float]], state: ServerState | None = None) -> Any:
-    state = state if state is not None else make_state(aggregate=policy.init(make_setup()))
-    reports = [make_report(f"c{number}", update) for number, update in enumerate(updates)]
-    return policy.aggregate(make_setup(), state, reports)
-
-
-class TestClippedAround:
-    def test_updates_that_agree_are_averaged(self) -> None:
-        weights, own = aggregated(ClippedAround(), [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-        assert weights.tolist() == [1.0, 0.0]
-        assert own.center.tolist() == [1.0, 0.0]
-        assert own.norms == (1.0,)
-
-    def test_nobody_pulls_further_than_the_median_from_the_last_step(self) -> None:
-        policy = ClippedAround()
-        state = make_state(aggregate=ClippedState(None, np.array([1.0, 0.0]), (1.0,)))
-        weights, _ = aggregated(policy, [[1.0, 1.0], [1.0, -1.0], [-99.0, 0.0]], state)
-        assert weights == pytest.approx([2 / 3, 0.0]), "the liar is at distance 1, on its side"
-
-    def test_nobody_weighs_more_than_three_times_the_median(self) -> None:
-        reports = [make_report(f"c{n}", [float(n == 3), 0.0], weight=1000.0 if n == 3 else 10.0) for n in range(4)]
-        state = make_state(aggregate=ClippedState(None, np.array([0.5, 0.0]), ()))
-        weights, _ = ClippedAround().aggregate(make_setup(), state, reports)
-        assert weights[0] == pytest.approx(0.5), "30 of 60"
-
-    def test_a_client_whose_loss_has_risen_since_it_first_came_counts_for_less(self) -> None:
-        """Two clients have opposite updates; one has twice its first loss and keeps a sixteenth of its weight."""
-        ledger = replace(make_ledger([10, 10]), loss_first=np.array([1.0, 1.0]))
-        reports = [make_report("c0", [1.0, 0.0]), make_report("c1", [-1.0, 0.0], loss_sum=20.0)]
-
-        def moved(policy: ClippedAround) -> float:
-            state = make_state(ledger, aggregate=ClippedState(None))
-            return float(policy.aggregate(make_setup(ledger), state, reports)[0][0])
-
-        assert moved(ClippedAround()) == pytest.approx((1 - 1 / 16) / (1 + 1 / 16))
-        assert moved(ClippedAround(worse_power=0.0)) == pytest.approx(0.0)
-        with pytest.raises(BadSetting, match="worse_power"):
-            ClippedAround(worse_power=math.inf)
-
-    def test_what_is_far_longer_than_usual_is_a_fault(self) -> None:
-        policy = ClippedAround()
-        state = make_state(aggregate=ClippedState(None, np.zeros(2), (1.0, 1.0)))
-        reports = [make_report("c0", [1.0, 0.0]), make_report("c1", [0.0, -100.0])]
-        assert list(policy.cohort_faults(state, reports)) == ["c1"]
-        assert "norm 100, which must be at most 10" in policy.cohort_faults(state, reports)["c1"]
-        new = make_state(aggregate=ClippedState(None))
-        assert policy.cohort_faults(new, reports) == {}, "of two, nobody knows who is unusual"
-        more = [*reports, make_report("c2", [1.0, 0.0]), make_report("c3", [1.0, 0.0])]
-        assert list(policy.cohort_faults(new, more)) == ["c1"]
-        still = [make_report(f"c{n}") for n in range(3)]
-        assert policy.cohort_faults(new, still) == {}

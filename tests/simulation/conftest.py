@@ -147,13 +147,14 @@ def make_world() -> MakeWorld:
         size: Sequence[int] | None = None,
         availability: Any = None,
         window_s: float = 20.0,
+        **options: Any,
     ) -> World:
         sizes = size if size is not None else (20,) * len(phones)
         ledger = make_ledger(sizes, batch_s=[phone.batch_s for phone in phones])
         devices = Phones(dict(zip(ledger.clients, phones, strict=True)))
         executor = Notes({client: np.arange(float(n)) for client, n in zip(ledger.clients, sizes, strict=True)})
         there = availability if availability is not None else Always()
-        engine = SimulatedEngine(method.client, ledger, executor, devices, there, 800, window_s=window_s)
+        engine = SimulatedEngine(method.client, ledger, executor, devices, there, 800, window_s=window_s, **options)
         return World(engine, devices, executor)
 
     return make

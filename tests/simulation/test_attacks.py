@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +23,11 @@ from fedbalancer.server.report_check import find_fault
 from fedbalancer.simulation.attacks import (
     ATTACKS,
     Attackers,
+    AttackView,
+    Collusion,
     DataAttack,
     MetadataLiar,
+    TargetedAttack,
     UpdateFlip,
     UtilityLiar,
     make_attackers,
@@ -47,14 +51,33 @@ def sent(text: str, **report: object) -> object:
     return attack.falsify(make_report(update=[1.0, -2.0], **report), make_order())  # type: ignore[arg-type]
 
 
+HONEST = [np.array([1.0, 2.0], dtype=np.float32), np.array([3.0, -2.0], dtype=np.float32)]
+LAST_STEP = np.array([0.5, -0.25], dtype=np.float32)
+
+
+def colluded(text: str, round_number: int = 2, reports: int = 2, **summary: Any) -> list[ClientReport]:
+    """What attackers send whose true updates are (3, 4), beside two honest clients."""
+    attack, order = parse_attack(f"{text}:1")[0], make_order(round=round_number)
+    assert isinstance(attack, Collusion)
+    view = AttackView(order, np.zeros(2, dtype=np.float32), LAST_STEP, HONEST)
+    return attack.collude([make_report(f"c{n}", [3.0, 4.0], **summary) for n in range(reports)], view)
+
+
 class TestNames:
     @pytest.mark.parametrize("name", ATTACKS)
     def test_every_attack_has_a_name_and_changes_a_report_or_its_data(self, name: str) -> None:
         before, attack = make_report(update=[1.0, -2.0]), parse_attack(f"{name}:3")[0]
         if isinstance(attack, DataAttack):
-            assert attack.poison((np.zeros(2), np.array([0, 2])), 3)[1].tolist() == [2, 0]
+            labels = np.array([3, 0, 1])
+            assert attack.poison((np.zeros((3, 5)), labels), 10)[1].tolist() != labels.tolist()
             return
-        after = attack.falsify(before, make_order())
+        if isinstance(attack, Collusion):
+            later = colluded(name, 16)[0]
+            assert later.update.tolist() != [3.0, 4.0]
+            assert later.summary.loss_mean == pytest.approx(math.log(10))
+            assert attack.falsify(before, make_order()) is before
+            return
+        after = attack.falsify(before, make_order(round=2))
         assert after.client == before.client
         assert after.summary != before.summary or after.update.tolist() != before.update.tolist()
 
@@ -163,7 +186,87 @@ class TestWhat:
             fb.run(other, settings={"attacks": ["label-flip:1"]})
 
 
+class TestCollusion:
+    @pytest.mark.parametrize(
+        ("text", "sent"),
+        [
+            ("step-replay", [1.0, -0.5]), ("step-replay(factor=-1)", [-0.5, 0.25]), ("silence", [0.0, 0.0]),
+            ("quiet-flip(factor=.5)", [-1.5, -2.0]), ("inner-product(factor=1)", [-2.0, 0.0]),
+            ("little-is-enough(z=2)", [0.0, -4.0]),
+        ],
+    )  # fmt: skip
+    def test_what_they_send(self, text: str, sent: list[float]) -> None:
+        assert [report.update.tolist() for report in colluded(text)] == [sent, sent]
+
+    def test_the_claimed_loss_is_consistent_or_true(self) -> None:
+        lied = colluded("silence", loss_sum=20.0, loss_count=10.0)[0].summary
+        assert lied.loss_sum == pytest.approx(10 * math.log(10))
+        assert colluded("silence(loss=None)", loss_sum=20.0, loss_count=10.0)[0].summary.loss_sum == 20.0
+
+    def test_one_direction_in_all_rounds_as_long_as_the_true_update_times_the_factor(self) -> None:
+        first, later = (colluded("common-direction", number)[0].update for number in (1, 9))
+        assert np.array_equal(first, later)
+        assert np.linalg.norm(first) == pytest.approx(7.5)
+
+    def test_values_beyond_all_honest_ones_against_their_direction(self) -> None:
+        for report in colluded("against-median"):
+            assert 0.5 <= report.update[0] <= 1.0, "they rise, so below the lowest"
+            assert 2.0 <= report.update[1] <= 4.0, "their mean is 0, so above the highest"
+        assert not np.array_equal(*(report.update for report in colluded("against-median")))
+
+    def test_honest_before_and_between(self) -> None:
+        assert colluded("sleeper", 15)[0].update.tolist() == [3.0, 4.0]
+        assert colluded("sleeper", 16)[0].update.tolist() == [-9.0, -12.0]
+        assert colluded("alternating", 3)[0].update.tolist() == [3.0, 4.0]
+        assert colluded("alternating", 4)[0].update.tolist() == [-27.0, -36.0]
+
+    def test_attackers_see_the_honest_updates_and_the_last_step_of_a_run(self) -> None:
+        attackers = Attackers({"c1": parse_attack("step-replay:1")[0]})
+        reports, start = [make_report(f"c{n}", [1.0, 1.0]) for n in range(2)], np.zeros(2, dtype=np.float32)
+        sent = [attackers.falsify(reports, make_order(), start + n)[1].update.tolist() for n in (0, 3, 3, 4)]
+        assert sent == [[0.0, 0.0], [6.0, 6.0], [6.0, 6.0], [2.0, 2.0]], "a lost round is no step"
+        again = Attackers(attackers.attack_of)
+        again.load(attackers.to_arrays())
+        assert again.falsify(reports, make_order(), start + 4)[1].update.tolist() == [2.0, 2.0]
+        assert attackers.falsify(reports, make_order(), start)[0] is reports[0]
+
+    def test_a_class_is_relabelled_and_its_test_samples_are_the_victims(self) -> None:
+        attack = parse_attack("targeted-flip:1")[0]
+        assert isinstance(attack, DataAttack)
+        assert isinstance(attack, TargetedAttack)
+        samples = np.arange(4.0).reshape(4, 1), np.array([3, 1, 6, 3])
+        assert attack.poison(samples, 10)[1].tolist() == [6, 1, 6, 6]
+        assert attack.victims(samples, 10)[0].ravel().tolist() == [0.0, 3.0]
+        with pytest.raises(BadSetting, match="below the task's 5 classes"):
+            attack.poison(samples, 5)
+
+    def test_half_of_the_samples_have_the_trigger_and_its_victims_are_of_other_classes(self) -> None:
+        attack = parse_attack("backdoor(size=1,target=1):1")[0]
+        assert isinstance(attack, DataAttack)
+        assert isinstance(attack, TargetedAttack)
+        samples = np.zeros((3, 2, 2)), np.array([3, 1, 6])
+        features, labels = attack.poison(samples, 10)
+        assert labels.tolist() == [1, 1, 1]
+        assert features[:, 0, 0].tolist() == [5.0, 0.0, 5.0]
+        features, labels = attack.victims(samples, 10)
+        assert (features[:, 0, 0].tolist(), labels.tolist()) == ([5.0, 5.0], [3, 6])
+        with pytest.raises(BadSetting, match="not numbers"):
+            attack.poison((np.zeros((3, 2), dtype=np.int64), samples[1]), 10)
+
+
 class TestRuns:
+    def test_colluders_give_the_same_bytes_on_any_number_of_workers_and_after_a_resume(self, tmp_path: Path) -> None:
+        settings = {"checkpoint_s": 0.0, "attacks": ["step-replay:3", "little-is-enough:2"]}
+        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=6, backend="plain")
+        whole = execute(spec, tmp_path / "whole")
+        with ExecutorCache(Resources(executor="pool", workers=2)) as cache:
+            assert np.array_equal(execute(spec, executors=cache).weights, whole.weights)
+        answers = iter([False, False, False, True])
+        assert execute(spec, tmp_path / "part", stopped=lambda: next(answers, True)).status == "stopped"
+        fb.resume(tmp_path / "part", task=tinytask.load())
+        for name in ("rounds.parquet", "model.safetensors"):
+            assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
     def test_who_flips_labels_changes_with_the_seed_though_executors_are_shared(self, tmp_path: Path) -> None:
         """Runs of one process, and a pool of workers, which make their own trainers."""
         settings = {"attacks": ["label-flip:3"]}

@@ -28,6 +28,7 @@ from fedbalancer.simulation.state import PendingReports
 FEDAVG = Method("fedavg").with_policies(work=AllOrNothing())
 WEIGHTS = np.array([1.0, 2.0], dtype=np.float32)
 WINDOW_S = 20.0
+ASYNCHRONOUS = ("fedbuff", "fedasync", "ca2fl", "fadas", "pisces")
 
 
 def play(world: Any, round: int, clock_s: float, *cohort: str, late: Any = "joins", **changes: Any) -> RoundResult:
@@ -130,7 +131,88 @@ class TestCounts:
         first = play(world, 1, 0.0, "c0", "c1", late="counts", deadline_s=20.0, quorum=2)
         assert (said(first), first.seconds) == ([("c0", 0)], 20.0)
         second = play(world, 2, 20.0, late="counts", deadline_s=20.0, quorum=2)
-        assert (said(second), second.seconds) == ([], 20.0)
+        assert (said(second), second.seconds) == ([("c1", 1)], 35.0), "a step needs a report"
+
+
+class TestRefill:
+    """Places that become free are filled at once: 15, 25, 35 and 95 s for c0 to c3, and 15 s for c4 and c5."""
+
+    def world(self, make_world: Any, phone: Any, **options: Any) -> Any:
+        phones = [phone(), phone(batch_s=2.0), phone(batch_s=3.0), phone(batch_s=9.0), phone(), phone()]
+        return make_world(FEDAVG, phones, window_s=0.0, **options)
+
+    def step(self, world: Any, number: int, clock_s: float, cohort: str, reserve: str, **changes: Any) -> RoundResult:
+        order = make_order(round=number, deadline_s=changes.pop("deadline_s", math.inf))
+        plan = RoundPlan(order, tuple(cohort.split()), changes.pop("quorum", 3), late="counts",
+                         concurrency=changes.pop("concurrency", 2), reserve=tuple(reserve.split()))  # fmt: skip
+        return world.engine.run(plan, WEIGHTS, clock_s)
+
+    def test_the_next_of_the_reserve_starts_when_a_report_arrives(self, make_world: Any, phone: Any) -> None:
+        world = self.world(make_world, phone)
+        # c0 at 15 s, c1 at 25 s, and c4, which started at 15 s, at 30 s; c2, started at 25 s, would arrive at 60 s.
+        first = self.step(world, 1, 0.0, "c0 c1", "c4 c2 c5 c3")
+        assert (said(first), first.seconds) == ([("c0", 0), ("c1", 0), ("c4", 0)], 30.0)
+        assert (first.under_way, first.plan.cohort, first.plan.reserve) == (
+            ("c2",), ("c0", "c1", "c2", "c4"), ("c5", "c3"),
+        )  # fmt: skip
+        assert [each.client for each in first.missing] == ["c2"]
+        assert [report.timings.paused_s for report in first.reports] == [0.0, 0.0, 0.0]
+        # c2 arrives 30 s into the second step, after c0 (15 s) and c5 (15 + 15 s, a tie that c2 wins by its id).
+        second = self.step(world, 2, 30.0, "c0", "c5 c2 c4")
+        assert (said(second), second.seconds) == ([("c0", 0), ("c2", 1), ("c5", 0)], 30.0)
+        assert second.under_way == ("c4",), "c2 is not asked again in the round in which it reports"
+
+    def test_everybody_is_trained_from_the_model_of_the_step_in_which_it_starts(
+        self, make_world: Any, phone: Any
+    ) -> None:
+        world = self.world(make_world, phone)
+        self.step(world, 1, 0.0, "c0 c1", "c4 c2 c5 c3")
+        self.step(world, 2, 30.0, "c0", "c5 c2 c4")
+        assert [work.client for work in world.executor.trained] == ["c0", "c1", "c2", "c4", "c0", "c4", "c5"]
+
+    def test_the_reserve_skips_who_is_away_until_it_is_back(self, make_world: Any, phone: Any, away: Any) -> None:
+        absent = {"c4": (0.0, 1000.0), "c5": (0.0, 30.0), "c2": (0.0, 1000.0), "c3": (0.0, 1000.0)}
+        world = self.world(make_world, phone, availability=away(absent), check_in_s=6.0)
+        # The place of c0 is free from 15 s on. It looks again at 21 s, and both places do at 25 s.
+        first = self.step(world, 1, 0.0, "c0 c1", "c4 c5 c2 c3")
+        assert (said(first), first.seconds) == ([("c0", 0), ("c1", 0)], 25.0), "nobody is left to wait for"
+        second = self.step(world, 2, 25.0, "c1", "c5 c2", quorum=2)
+        assert (said(second), second.seconds) == ([("c1", 0), ("c5", 0)], 25.0)
+
+    def test_no_place_is_filled_after_the_step(self, make_world: Any, phone: Any) -> None:
+        for quorum, started in ((1, 2), (2, 3), (3, 4)):
+            result = self.step(self.world(make_world, phone), 1, 0.0, "c0 c1", "c4 c2 c5", quorum=quorum)
+            assert len(result.plan.cohort) == started
+
+    def test_a_deadline_ends_the_step_and_the_first_report_if_there_is_none(self, make_world: Any, phone: Any) -> None:
+        world = self.world(make_world, phone)
+        first = self.step(world, 1, 0.0, "c0 c1", "c4 c2 c5", quorum=9, deadline_s=16.0)
+        assert (said(first), first.seconds, first.under_way) == ([("c0", 0)], 16.0, ("c1", "c4"))
+        late = self.step(self.world(make_world, phone), 1, 0.0, "c1 c2", "c4", quorum=9, deadline_s=16.0)
+        assert (said(late), late.seconds, late.under_way) == ([("c1", 0)], 25.0, ("c2",))
+
+    def test_with_nobody_online_the_clock_moves_by_the_check_in(self, make_world: Any, phone: Any, away: Any) -> None:
+        world = self.world(make_world, phone, availability=away({f"c{row}": (0.0, 50.0) for row in range(6)}))
+        result = self.step(world, 1, 0.0, "", "c0 c1")
+        assert (said(result), result.seconds, result.plan.cohort) == ([], 20.0, ())
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_place_is_never_empty_between_two_steps(most: int) -> None:
+    task = tinytask.load()
+    spec = RunSpec(task=task, method="fedbuff", seed=1, settings={"clients_per_round": most}, timing_only=True)
+    world = build(spec, task)
+    state = world.server.init(world.executor.initial_weights(1))
+    clock_s, busy_s, seconds = 0.0, 0.0, 0.0
+    for after, result in rounds(world.server, world.engine, state, lambda s: s.round >= 40):
+        assert len(result.under_way) == most - 1, "all places but that of the report that closed the step"
+        assert result.window_s == 0
+        busy_s += sum(report.timings.total_s for report in result.reports)
+        seconds, clock_s = seconds + result.seconds, after.clock_s
+    assert clock_s == pytest.approx(seconds)
+    at_work_s = sum(each.arrives_s - clock_s for each in world.engine.pending)  # still to do
+    spent_s = sum(each.report.timings.total_s for each in world.engine.pending) - at_work_s
+    assert busy_s + spent_s == pytest.approx(most * clock_s), "every second of every place is work"
 
 
 def test_a_snapshot_brings_every_pending_report_back(make_world: Any, phone: Any) -> None:
@@ -145,7 +227,7 @@ def test_a_snapshot_brings_every_pending_report_back(make_world: Any, phone: Any
 
 
 @given(
-    st.sampled_from(["fedbuff", "refl", "fedavg+1t+late", "prox+1t+batches+late", "fedavg+spc+late", "oort+late"]),
+    st.sampled_from([*ASYNCHRONOUS, "refl", "fedavg+1t+late", "prox+1t+batches+late", "fedavg+spc+late", "oort+late"]),
     st.integers(0, 2**20),
     st.integers(1, 6),
 )
@@ -159,8 +241,8 @@ def test_every_report_counts_exactly_once_and_nobody_is_asked_twice_at_a_time(na
     busy: set[str] = set()
     for after, result in rounds(world.server, world.engine, state, lambda s: s.round >= 30):
         assert not busy & set(result.plan.cohort)
-        if name == "fedbuff":
-            assert len(busy) + len(result.plan.cohort) <= most
+        if name in ASYNCHRONOUS:
+            assert len(result.under_way) <= most
         asked.update(result.plan.cohort)
         ended.update(report.client for report in result.reports)
         ended.update(missing.client for missing in result.missing if missing.why != "under way")
@@ -177,7 +259,7 @@ def test_every_report_counts_exactly_once_and_nobody_is_asked_twice_at_a_time(na
 
 @pytest.mark.parametrize(
     "name",
-    ["fedbuff", "refl", "fedavg+1t+late", "fedbalancer+late[deadline=.1T]", "fedavg+graddrop+late[deadline=.4T]"],
+    [*ASYNCHRONOUS, "refl", "fedavg+1t+late", "fedbalancer+late[deadline=.1T]", "fedavg+graddrop+late[deadline=.4T]"],
 )
 def test_a_run_stopped_with_work_under_way_resumes_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     task = tinytask.load()

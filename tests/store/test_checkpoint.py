@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.store.checkpoint import ARRAYS, STATE, Checkpoints
+from fedbalancer.store.checkpoint import ARRAYS, STATE, Checkpoints, peek_latest
 
 TYPES = (np.float32, np.float64, np.int64, np.bool_, np.uint8)
 
@@ -151,3 +151,18 @@ def test_floats_that_json_lacks_are_refused_and_nothing_changes(tmp_path: Path) 
         checkpoints.save(3, {"clock_s": float("inf")}, {})
     assert loaded_step(checkpoints) == 2
     assert names(tmp_path) == ["step-00000001", "step-00000002"]
+
+
+def test_a_look_at_another_process_changes_nothing(tmp_path: Path) -> None:
+    assert peek_latest(tmp_path / "absent") is None
+    two_saved(tmp_path)
+    (tmp_path / "tmp-being-written").mkdir()
+    newest = peek_latest(tmp_path)
+    assert newest is not None
+    expected = Checkpoints(tmp_path)._path(2)
+    (expected / STATE).write_bytes(b"half")
+    older = peek_latest(tmp_path)
+    assert older is not None
+    assert older[0] != newest[0]
+    assert (tmp_path / "tmp-being-written").is_dir()
+    assert expected.is_dir()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import MODIFIED
 from scaffold import Ditto, Doubled, FirstRows, Scaffold, ScaffoldServer
 
 from fedbalancer.client.compress import NoCompression
@@ -22,7 +23,7 @@ from fedbalancer.core.contracts import Aggregator, ClientSelector, LocalTraining
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import ClientReport, Layout, RoundResult, ServerState, Setup, Summary, Weights
-from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
+from fedbalancer.methods.table import BASES, SLOTS, method
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import FixedDeadline, WaitForShare
@@ -31,8 +32,7 @@ from fedbalancer.server.threshold import NoThreshold
 from fedbalancer.testing import PolicyError, check_policy
 from fedbalancer.testing.policies import SLOT_CHECKS
 
-NAMES = [*BASES, *(f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS)]
-"""FedBalancer steers by losses, so that it cannot be silent about them."""
+NAMES = [*BASES, *MODIFIED]
 
 
 def all_policies() -> list[tuple[str, Any]]:

@@ -7,8 +7,9 @@ import sys
 import warnings
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -20,7 +21,7 @@ from fedbalancer.core.samples import Ragged
 from fedbalancer.core.types import ClientWork
 from fedbalancer.data.catalogue.summary import count_labels, describe_task
 from fedbalancer.training.flops import count_flops
-from fedbalancer.training.open_model import check_file_samples
+from fedbalancer.training.model_file import check_file_samples
 from fedbalancer.training.tensors import find_logits, to_device, to_float32
 from fedbalancer.training.trainer import TorchTrainer
 
@@ -426,3 +427,22 @@ def wide(seed: int) -> Any:
 def test_the_fast_backend_accepts_every_form_of_the_outputs(outputs: str) -> None:
     expected = run(make_task(wide, lambda: Wraps("tensor")), backend="plain")
     assert run(make_task(wide, lambda: Wraps(outputs)), backend="fast") == pytest.approx(expected, abs=1e-5)
+
+
+class Incomplete(dict[str, Any]):
+    """A mapping whose sizes name a client that it does not have."""
+
+    sizes: ClassVar = {"ann": 12, "bob": 12}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients": Incomplete(ann=wide(0))}, "`clients` has no samples of client 'bob'"),
+        ({"model": torch.nn.Linear(64, 3)}, "the task's model is a Linear; give a function that makes it"),
+        ({"model": torch.nn.Flatten}, "the task's model has no parameter to train: it has none"),
+    ],
+)
+def test_a_task_that_cannot_train_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadData, match=words):
+        run(replace(make_task(wide, lambda: Wraps("tensor")), **changes))

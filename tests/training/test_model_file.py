@@ -18,8 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, TrainingDiverged
 from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork, TrainOptions
-from fedbalancer.training.model_file import ModelFile
-from fedbalancer.training.open_model import FileTrainer, open_model
+from fedbalancer.training.model_file import FileTrainer, ModelFile, open_model
 from fedbalancer.training.trainer import TorchModel, TorchTrainer
 
 FOLDER = Path(__file__).parent

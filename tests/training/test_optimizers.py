@@ -145,11 +145,12 @@ def test_batch_norms_can_be_forbidden() -> None:
     fb.run(tinytask.load(batch_norm="forbid"), "fedavg+1t", rounds=1)
 
 
-def test_the_fast_backend_trains_plain_sgd_only() -> None:
+def test_the_fast_backend_trains_sgd_only() -> None:
     assert why_plain(TrainOptions(drop_last=True, batch_norm="forbid"), "fast", "cpu") == ""
+    assert why_plain(TrainOptions("sgd(momentum=0.9)"), "fast", "cpu") == ""
     for options, backend, device, words in (
         (TrainOptions("adamw"), "fast", "cpu", "optimizer adamw"),
-        (TrainOptions("sgd(momentum=0.9)"), "fast", "cpu", "sgd(momentum=0.9)"),
+        (TrainOptions("sgd(momentum=0.9)", accumulate=2), "fast", "cpu", "accumulate = 2"),
         (TrainOptions(accumulate=2), "fast", "cpu", "accumulate = 2"),
         (TrainOptions(dtype="bfloat16"), "fast", "cpu", "bfloat16"),
         (TrainOptions(), "plain", "cpu", "asks for the backend plain"),
@@ -181,9 +182,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"optimizer": tinytask.decaying, "learning_rate": lambda number: 0.1 / number, "drop_last": True},
     {"optimizer": {"name": "sgd", "momentum": 0.9}, "accumulate": 3, "dtype": "bfloat16", "clip_norm": 1.0},
 ]
+KEPT = {"optimizer_state": "keep", "clients_per_round": 6}
 
 
-@pytest.mark.parametrize("options", OPTIONS[1:], ids=["functions", "accumulated"])
+@pytest.mark.parametrize("options", [OPTIONS[1], {**OPTIONS[2], **KEPT}], ids=["functions", "accumulated and kept"])
 def test_runs_have_the_same_bytes_with_any_workers_and_after_a_resume(options: dict[str, Any], tmp_path: Path) -> None:
     task = tinytask.load(**options)
     fb.run(task, "fedbalancer", rounds=3, settings={"w": 1}, out=tmp_path / "inline")
@@ -275,21 +277,12 @@ def test_kept_state_continues_the_optimizer(make: Any) -> None:
     assert two.update.tobytes() != reset.update.tobytes()
 
 
-def test_kept_state_survives_workers_and_a_resume(tmp_path: Path) -> None:
-    task = tinytask.load(optimizer="adam", optimizer_state="keep", clients_per_round=6)
-    fb.run(task, "fedbalancer", rounds=3, settings={"w": 1}, out=tmp_path / "inline")
-    fb.run(task, "fedbalancer", rounds=3, settings={"w": 1}, out=tmp_path / "pool", executor="pool", workers=2)
-    seen = iter([False, True, True])
-    fb.run(
-        task, "fedbalancer", rounds=3, settings={"w": 1, "checkpoint_s": 0}, out=tmp_path / "cut",
-        stopped=lambda: next(seen),
-    )  # fmt: skip
-    fb.resume(tmp_path / "cut", task=task)
-    reset = fb.run(task, "fedbalancer", rounds=3, settings={"w": 1, "optimizer_state": "reset"})
-    expected = (tmp_path / "inline" / "model.safetensors").read_bytes()
-    assert (tmp_path / "pool" / "model.safetensors").read_bytes() == expected
-    assert (tmp_path / "cut" / "model.safetensors").read_bytes() == expected
-    assert fb.run(task, "fedbalancer", rounds=3, settings={"w": 1}).weights.tobytes() != reset.weights.tobytes()
+def test_a_run_keeps_the_state_or_resets_it() -> None:
+    task = tinytask.load(**OPTIONS[2], **KEPT)
+    kept, reset = (
+        fb.run(task, "fedbalancer", rounds=3, settings={"w": 1, "optimizer_state": what}) for what in ("keep", "reset")
+    )
+    assert kept.weights.tobytes() != reset.weights.tobytes()
 
 
 def test_a_state_that_cannot_be_kept_is_named() -> None:

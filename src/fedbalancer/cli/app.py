@@ -8,6 +8,7 @@ import typer
 
 from fedbalancer import __version__
 from fedbalancer.cli.bench import bench
+from fedbalancer.cli.benchmark import benchmark
 from fedbalancer.cli.compare import compare
 from fedbalancer.cli.dashboard import dashboard
 from fedbalancer.cli.data import data
@@ -16,6 +17,7 @@ from fedbalancer.cli.errors import Commands, with_clear_errors
 from fedbalancer.cli.export import export
 from fedbalancer.cli.fleet import fleet
 from fedbalancer.cli.flower import flower
+from fedbalancer.cli.forecast import forecast
 from fedbalancer.cli.leaderboard import leaderboard
 from fedbalancer.cli.list import list_
 from fedbalancer.cli.merge import merge
@@ -60,10 +62,12 @@ app.command("dashboard")(with_clear_errors(dashboard))
 app.command("leaderboard")(with_clear_errors(leaderboard))
 app.command("sweep")(with_clear_errors(sweep))
 app.command("list")(with_clear_errors(list_))
-app.command("bench")(with_clear_errors(bench))
+app.add_typer(bench, name="bench")
 app.command("doctor")(with_clear_errors(doctor))
+app.add_typer(benchmark, name="benchmark")
 app.add_typer(data, name="data")
 app.add_typer(fleet, name="fleet")
+app.command("forecast")(with_clear_errors(forecast))
 app.command("export")(with_clear_errors(export))
 app.command("testbed")(with_clear_errors(bed))
 app.add_typer(paper, name="paper")

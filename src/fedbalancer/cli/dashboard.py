@@ -20,15 +20,18 @@ def dashboard(
 ) -> None:
     """Show a run or a comparison as a page that updates while it runs. Ctrl-C stops the page, not the run.
 
+    For a run on Flower, the page also shows how long its last rounds would have taken with other methods.
+
     Examples:
 
         fedbalancer dashboard runs/compare-watch
 
         fedbalancer dashboard runs/compare-watch --port 9000
     """
+    from fedbalancer.experiments.shadow import shadow_lines
     from fedbalancer.reporting.dashboard import open_dashboard
 
-    with open_dashboard(folder, host, port) as server, suppress(KeyboardInterrupt):
+    with open_dashboard(folder, host, port, shadow_lines) as server, suppress(KeyboardInterrupt):
         for number in (signal.SIGINT, signal.SIGTERM):  # the shell may have disabled one of them
             signal.signal(number, signal.default_int_handler)
         if not folder.exists():  # a run that starts later, or a typing error

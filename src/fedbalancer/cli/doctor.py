@@ -157,7 +157,9 @@ def _training(task: str, settings: Mapping[str, Any], backend: str) -> Iterator[
     loaded = spec.load_task()
     resolved, method = resolve_spec(spec, loaded)
     training = spec.training(resolved, loaded, method)
-    yield Finding("ok", f"training of {loaded.name}", f"backend {training['path']}; {training['why'] or 'plain SGD'}")
+    yield Finding(
+        "ok", f"training of {loaded.name}", f"backend {training['path']}; {training['why'] or training['optimizer']}"
+    )
     plan = TorchTrainer(loaded, training["path"]).plan
     for layer in plan.layers if plan is not None else ():
         yield Finding("ok", f"layer {layer.name or 'model'}", f"{layer.how}{f' ({layer.why})' if layer.why else ''}")

@@ -46,7 +46,7 @@ def export(
     """
     from fedbalancer.export.run import check_runtime, load_source
     from fedbalancer.export.run import export as write
-    from fedbalancer.training.open_model import SUFFIXES
+    from fedbalancer.training.model_file import SUFFIXES
 
     check_runtime(runtime)  # before the data is loaded
     loaded = load_source(task, scale=scale, variant=variant, shape=_parse_shape(shape))

@@ -1,4 +1,4 @@
-"""`fedbalancer fleet`: show who is how fast and when online in a fleet."""
+"""`fedbalancer fleet`: show a fleet, learn one from a run, and replay a run's rounds under other methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedbalancer.cli.errors import Commands, with_clear_errors
-from fedbalancer.cli.options import Json
+from fedbalancer.cli.options import Json, complete_methods
 from fedbalancer.core.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -19,7 +19,11 @@ HEADINGS = ("min", "5%", "25%", "median", "75%", "95%", "max")
 UNITS = {"batch_s": "s", "sample_s": "s", "down_mbit_s": "Mbit/s", "up_mbit_s": "Mbit/s"}
 BAR_WIDTH = 40
 
-fleet = typer.Typer(cls=Commands, help="Show the devices of a fleet.", no_args_is_help=True)
+HELP = "Show the devices of a fleet, learn them from a run, and replay its rounds."
+SHADOWS = "fedavg+wfa,fedavg+1t,fedbalancer,canter"
+
+fleet = typer.Typer(cls=Commands, help=HELP, no_args_is_help=True)
+RunFolder = Annotated[Path, typer.Argument(help="Run folder of a simulated or Flower run; it may still be running.")]
 
 
 def show(
@@ -99,15 +103,94 @@ def _print_hours(summary: FleetSummary) -> None:
         typer.echo("all devices are always online")
         return
     days = summary.period_s / 86400
-    typer.echo(f"online on average {summary.online_share.mean():.1%} of the time; intervals repeat after {days:g} days")
+    period = f"{days:g} day{'s' * (days != 1)}"
+    typer.echo(f"online on average {summary.online_share.mean():.1%} of the time; intervals repeat after {period}")
     typer.echo("hour  share online")
     for hour, share in enumerate(summary.online_by_hour):
         typer.echo(f"{hour:02}    {share:6.1%}  {'#' * round(BAR_WIDTH * share)}".rstrip())
 
 
+def learn(
+    run: RunFolder,
+    out: Annotated[
+        Path, typer.Option(help="CSV or Parquet file for the fleet. A description and a picture are written beside it.")
+    ] = Path("fleet.parquet"),
+    rounds: Annotated[int | None, typer.Option(help="Learn from the first rounds only. Default: all.")] = None,
+    by: Annotated[
+        str, typer.Option(help="device: a device per client. class: devices drawn from the slow, mid and fast thirds.")
+    ] = "device",
+    count: Annotated[
+        int | None, typer.Option(help="Number of devices with --by class. Default: the number of clients.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn the devices of a run: compute, network and availability, with their spread.
+
+    The file is one that --devices and `fedbalancer forecast --fleet` read.
+
+    Examples:
+
+        fedbalancer fleet learn runs/flower/my-run --out mine.parquet
+
+        fedbalancer fleet learn runs/flower/my-run --by class --count 500 --out large.csv
+    """
+    from fedbalancer.experiments import learned_fleet
+
+    learned = learned_fleet.learn(run, rounds=rounds, by=by, count=count)
+    files = learned.write(out)
+    if as_json:
+        typer.echo(json.dumps(learned.to_json() | {"files": [str(file) for file in files]}, default=str))
+        return
+    description = learned.to_json()
+    typer.echo(f"{len(learned.fleet):,} devices from {description['rounds']:,} rounds of {run}")
+    for name, share in learned.coverage.items():
+        if share is not None:
+            typer.echo(f"{share:.0%} of the measured {name} lie in the fitted 90% band of their device")
+    for note in learned.notes:
+        typer.echo(f"not known: {note}")
+    for file in files:
+        typer.echo(f"written: {file}")
+
+
+def shadow(
+    run: RunFolder,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods", "--method", "-m", help=f"Comma-separated methods; repeatable. Default: {SHADOWS}.",
+            autocompletion=complete_methods,
+        ),
+    ] = None,
+    last: Annotated[int, typer.Option(help="Number of rounds to replay, counted from the last one.")] = 100,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Replay the rounds of a run under other methods: how long they would have taken, with bounds.
+
+    Only the timing is replayed, not the accuracy. A method is recommended if its upper bound saves time and it keeps
+    the reports and the batches per hour.
+
+    Examples:
+
+        fedbalancer fleet shadow runs/flower/my-run
+
+        fedbalancer fleet shadow runs/flower/my-run --methods 'canter,fedavg[deadline=.5T]' --last 500
+    """
+    from fedbalancer.experiments.shadow import shadow as replay
+    from fedbalancer.methods.names import split_names
+
+    replayed = replay(run, split_names(",".join(methods or [SHADOWS])), last=last)
+    if as_json:
+        typer.echo(json.dumps(replayed.to_json()))
+        return
+    typer.echo(f"{run}: {replayed.method}, {replayed.rounds} rounds; replaying them as recorded is off by "
+               f"{replayed.error:.1%}")  # fmt: skip
+    for line in replayed.lines():
+        typer.echo(line)
+    for row in replayed.rows:
+        if row.method != replayed.method and (why := replayed.why_not(row)):
+            typer.echo(f"not recommended: {row.method}, because {why}")
+
+
 fleet.command("show")(with_clear_errors(show))
-
-
-@fleet.callback()
-def _group() -> None:
-    """Show the devices of a fleet."""
+fleet.command("learn")(with_clear_errors(learn))
+fleet.command("shadow")(with_clear_errors(shadow))

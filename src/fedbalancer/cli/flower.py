@@ -1,4 +1,4 @@
-"""`fedbalancer flower`: create a Flower app with FedBalancer, and try an app on this machine."""
+"""`fedbalancer flower`: create a Flower app with FedBalancer, try an app on this machine, and operate a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedbalancer.cli.errors import Commands, with_clear_errors
+from fedbalancer.cli.options import Json
 from fedbalancer.core.errors import BadSetting, MissingData
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 flower = typer.Typer(
     cls=Commands,
-    help="FedBalancer on Flower: create an app, try an app on this machine, delete clients' loss lists.",
+    help="FedBalancer on Flower: create an app, try an app on this machine, operate a run.",
     no_args_is_help=True,
 )
 
@@ -151,6 +152,105 @@ def forget(
     typer.echo(f"{len(files)} loss lists deleted in {memory}", err=True)
 
 
+def status(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a copy of it.")],
+    window: Annotated[int, typer.Option("--last", min=1, help="Rounds that recent figures cover.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Show how a run on Flower is doing, and what needs attention. flwr is not needed.
+
+    Examples:
+
+        fedbalancer flower status runs/my-run
+
+        fedbalancer flower status runs/my-run --last 50 --json
+    """
+    from fedbalancer.core.files import readable
+    from fedbalancer.experiments.shadow import shadow_lines
+    from fedbalancer.flower.operate import run_status, status_lines
+
+    state = run_status(run, window)
+    replayed = shadow_lines(run, window)
+    if as_json:
+        typer.echo(json.dumps(readable({**state, "shadow": replayed})))
+    else:
+        typer.echo("\n".join([*status_lines(state), *(f"shadow     {line}" for line in replayed)]))
+
+
+def rollback(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, on the machine of the server.")],
+    to: Annotated[int, typer.Option(min=1, help="Round of the checkpoint to return to.")],
+    as_json: Json = False,
+) -> None:
+    """Return a stopped Flower run to an earlier checkpoint; later rounds are removed.
+
+    Submit the app again with the same run_key to continue from there. `flower status` lists the checkpoints.
+
+    Example:
+
+        fedbalancer flower rollback runs/my-run --to 40
+    """
+    from fedbalancer.flower.release import roll_back
+
+    done = roll_back(run, to)
+    text = f"{run}: rolled back from round {done['from_round']} to round {to}; submit the app again to continue"
+    typer.echo(json.dumps(done) if as_json else text)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder; a server may be running.")],
+    out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    at: Annotated[int | None, typer.Option("--round", min=1, help="Round of the checkpoint. Default: newest.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="Export the checkpoint with the best evaluation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Export a model that does not meet the gate.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the model of a Flower run as safetensors, with its round and the hash of the run's manifest.
+
+    Examples:
+
+        fedbalancer flower export runs/my-run --out model.safetensors --best
+
+        fedbalancer flower export runs/my-run --out model.safetensors --round 40 --json
+    """
+    from fedbalancer.flower.release import export_model
+
+    if best and at is not None:
+        raise BadSetting("--best and --round exclude each other")
+    done = export_model(run, out, at, best, force)
+    text = f"{out}: round {done['round']}, sha256 {done['sha256']}, manifest {done['manifest_sha256']}"
+    typer.echo(json.dumps(done) if as_json else text)
+
+
+def submit(
+    folder: Annotated[Path, typer.Argument(metavar="APP", help="Folder of a Flower app.")],
+    run: Annotated[Path, typer.Option(help="Run folder of the app's Strategy: checkpoint_dir/run_key.")],
+    run_config: Annotated[
+        list[str] | None, typer.Option("--run-config", "-c", help="Passed to `flwr run`; repeatable.")
+    ] = None,
+    tries: Annotated[int, typer.Option(min=1, help="Submissions in a row without a new round before giving up.")] = 5,
+    wait_s: Annotated[float, typer.Option("--wait", min=0, help="Seconds before another submission.")] = 30.0,
+) -> None:
+    """Submit a Flower app, and again whenever its ServerApp or SuperLink dies, until the run is done.
+
+    Needs access to the run folder, and `flwr` configured for the SuperLink. Ctrl-C ends the supervision only.
+
+    Example:
+
+        fedbalancer flower submit my_app --run /runs/my-run
+    """
+    from fedbalancer.flower.submit import Submitter
+
+    _check_app(folder)
+    options = [part for config in run_config or [] for part in ("--run-config", config)]
+    submitter = Submitter(folder, run, options, tries, wait_s=wait_s, say=lambda line: typer.echo(line, err=True))
+    typer.echo(f"{run}: {submitter.keep_running()}")
+
+
+flower.command("submit")(with_clear_errors(submit))
+flower.command("rollback")(with_clear_errors(rollback))
+flower.command("export")(with_clear_errors(export))
+flower.command("status")(with_clear_errors(status))
 flower.command("new")(with_clear_errors(new))
 flower.command("try")(with_clear_errors(try_))
 flower.command("forget")(with_clear_errors(forget))

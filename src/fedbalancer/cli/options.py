@@ -96,8 +96,8 @@ Track = Annotated[
     list[str] | None,
     typer.Option(
         "--track",
-        help="Experiment tracker: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT] or package.module:Class; "
-        "repeatable.",
+        help="Experiment tracker: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT], prometheus[:PORT] or "
+        "package.module:Class; repeatable.",
     ),
 ]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from fedbalancer.client import compress, samples, summary, training, work
+from fedbalancer.client import compress, parts, samples, summary, training, work
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.samples import EverySample
 from fedbalancer.client.summary import FractionTracker, Histogram, LossStatistics, SecAggHistogram
@@ -38,7 +38,7 @@ KNOWN: dict[str, Mapping[str, type[Policy]]] = {
     },
     "compress": policies_in(compress, "compress"),
     "train": policies_in(training, "train"),
-    "part": policies_in(training, "part"),
+    "part": {**policies_in(training, "part"), **policies_in(parts, "part")},
 }  # fmt: skip
 """The policies that a server may name, by slot. No other class is ever loaded."""
 
@@ -83,8 +83,12 @@ class ClientPolicies:
         return json.dumps(values)
 
     @classmethod
-    def from_json(cls, text: str) -> ClientPolicies:
+    def from_json(cls, text: str, sums_only: bool = False) -> ClientPolicies:
         """Return the policies that `to_json` described.
+
+        Args:
+            text: The text.
+            sums_only: Whether the server sees only sums, which some summaries require.
 
         Raises:
             BadSetting: If the text is invalid.
@@ -95,6 +99,9 @@ class ClientPolicies:
             policies = cls(**chosen, mu=float(values.pop("mu")), forward_pass=values.pop("forward_pass"))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadSetting(f"the client policies from the server cannot be read: {error!r}") from error
+        if policies.summary.needs_secure_aggregation and not sums_only:
+            name = type(policies.summary).__name__
+            raise BadSetting(f"the server requests summary = {name!r}, but without secure aggregation")
         if values or policies.forward_pass not in ("first", "every") or not 0 <= policies.mu < float("inf"):
             raise BadSetting(f"the client policies from the server are invalid: {text[:300]}")
         return policies
@@ -125,7 +132,4 @@ def _make_policy(slot: str, values: dict[str, Any]) -> Any:
     name = values.pop("policy")
     if name not in KNOWN[slot]:
         raise BadSetting(f"the server requests {slot} = {name!r}, which this client does not have")
-    policy = KNOWN[slot][name](**values)
-    if isinstance(policy, Summarizer) and policy.needs_secure_aggregation:
-        raise BadSetting(f"the server requests {slot} = {name!r}, but secure aggregation is not available here")
-    return policy
+    return KNOWN[slot][name](**values)

@@ -182,6 +182,14 @@ class ClientRound:
         if self._indices is None:
             raise BadSetting(f"{type(self.policies.samples).__name__} selects no samples although all losses are known")
 
+    def limit_samples(self, count: int) -> None:
+        """Keep the first selected samples only, for a replay of a round that selected this many.
+
+        Args:
+            count: Largest number of samples.
+        """
+        self._indices = self.indices[:count]
+
     @property
     def indices(self) -> IndexArray:
         """The selected samples, in ascending order; empty before a required forward pass."""

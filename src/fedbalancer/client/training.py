@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
@@ -9,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.contracts import NOTHING, LocalTraining, PartPolicy, Private
+from fedbalancer.core.contracts import NOTHING, LocalRun, LocalTraining, PartPolicy, Private
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.fields import Count
-from fedbalancer.core.types import Arrays, Layout, Order, Outside, Part, Weights
+from fedbalancer.core.fields import Count, Step
+from fedbalancer.core.types import Arrays, Layout, Order, Outside, Part, Shapes, Weights
 
 LOCAL = "part.local"
 """Name in a client's state of the parameters that it keeps to itself."""
@@ -54,6 +56,125 @@ class FineTuning(LocalTraining):
     def tuning_epochs(self) -> int:
         """The number of epochs."""
         return self.epochs
+
+
+def _requires(method: Any, aggregator: str) -> str | None:
+    """Return why a policy that works with one aggregator only cannot work with the one of a method, or None."""
+    name = type(method.aggregate).__name__
+    if name != aggregator:
+        return f"train {type(method.train).__name__} works with aggregate {aggregator} only, not with {name}"
+    return None if method.part.is_whole else f"train {type(method.train).__name__} works with the whole model only"
+
+
+@dataclass(frozen=True)
+class Scaffold(LocalTraining):
+    """SCAFFOLD on the clients: every step is corrected by the difference of two control variates.
+
+    A step follows g - c_i + c, where g is the gradient, c_i the client's control variate and c the server's. After the
+    last of n steps, c_i becomes c_i - c + (x - y) / (n rate), where x is the received and y the trained model. The
+    client sends the change of c_i with its update (Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for
+    Federated Learning", ICML 2020, Algorithm 1 with option II). Its server is `ScaffoldServer`.
+
+    The formula assumes plain SGD. With another optimizer, or where gradients are clipped, (x - y) / (n rate) is not the
+    mean gradient.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("scaffold").train
+        Scaffold()
+    """
+
+    def refuses(self, method: Any) -> str | None:
+        return _requires(method, "ScaffoldServer")
+
+    def client_state(self, layout: Layout) -> Shapes:
+        return {"variate": (layout.parameters,)}
+
+    def down_arrays(self, layout: Layout) -> Shapes:
+        return {"variate": (layout.parameters,)}
+
+    def up_arrays(self, layout: Layout) -> Shapes:
+        return {"variate": (layout.parameters,)}
+
+    def gradient(self, gradient: Weights, weights: Weights, run: LocalRun) -> Weights:
+        return gradient - run.state["variate"] + run.arrays["variate"]
+
+    def finish(self, update: Weights, run: LocalRun) -> Weights:
+        own = run.state["variate"] - run.arrays["variate"] - update / np.float32(run.steps * run.work.learning_rate)
+        run.sent["variate"] = own - run.state["variate"]
+        run.state["variate"] = own
+        return update
+
+
+@dataclass(frozen=True)
+class FedDyn(LocalTraining):
+    """FedDyn on the clients: each client's loss has a linear and a quadratic term that change in every round.
+
+    Client i minimises f_i(y) - <l_i, y> + alpha / 2 |y - x|^2, where x is the received model. After training, l_i
+    becomes l_i - alpha (y - x), which estimates its gradient at y. Nothing but the model travels (Acar et al.,
+    "Federated Learning Based on Dynamic Regularization", ICLR 2021, Algorithm 1). Its server is `FedDynServer`.
+
+    Args:
+        alpha: Strength of the quadratic term.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("feddyn").train
+        FedDyn(alpha=0.01)
+    """
+
+    alpha: Step = 0.01
+
+    def refuses(self, method: Any) -> str | None:
+        return _requires(method, "FedDynServer")
+
+    def client_state(self, layout: Layout) -> Shapes:
+        _refuse_statistics(layout, "FedDyn")
+        return {"linear": (layout.parameters,)}
+
+    def gradient(self, gradient: Weights, weights: Weights, run: LocalRun) -> Weights:
+        return gradient - run.state["linear"] + np.float32(self.alpha) * (weights - run.start)
+
+    def finish(self, update: Weights, run: LocalRun) -> Weights:
+        run.state["linear"] = run.state["linear"] - np.float32(self.alpha) * update
+        return update
+
+
+@dataclass(frozen=True)
+class MIFA(LocalTraining):
+    """MIFA on the clients: a client remembers its last update, and sends how the new one differs from it.
+
+    An update is divided by the learning rate of its round, as in the paper (Gu et al., "Fast Federated Learning in the
+    Presence of Arbitrary Device Unavailability", NeurIPS 2021). Its server is `MIFAServer`.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("mifa").train
+        MIFA()
+    """
+
+    def refuses(self, method: Any) -> str | None:
+        return _requires(method, "MIFAServer")
+
+    def client_state(self, layout: Layout) -> Shapes:
+        _refuse_statistics(layout, "MIFA")
+        return {"last": (layout.parameters,)}
+
+    def finish(self, update: Weights, run: LocalRun) -> Weights:
+        fresh = update / np.float32(run.work.learning_rate)
+        change: Weights = fresh - run.state["last"]
+        run.state["last"] = fresh
+        return change
+
+
+def _refuse_statistics(layout: Layout, method: str) -> None:
+    """Refuse models with running statistics, which are not gradients and must not be corrected like parameters."""
+    for name, _ in layout:
+        if name.endswith(("running_mean", "running_var")):
+            raise BadSetting(
+                f"{method} cannot train a model with running statistics ({name}); use a norm without them, for example "
+                "GroupNorm or BatchNorm(track_running_stats=False)"
+            )
 
 
 @dataclass(frozen=True)
@@ -117,7 +238,14 @@ class LocalLayers(PartPolicy):
         return shared
 
 
-def make_part(policy: PartPolicy, layout: Layout, client: str, rank: float, order: Order) -> Part | None:
+def make_part(
+    policy: PartPolicy,
+    layout: Layout,
+    client: str,
+    rank: float,
+    order: Order,
+    flops: Mapping[str, float] | None = None,
+) -> Part | None:
     """Return the part of the model that a client trains; None for the whole model.
 
     Args:
@@ -126,9 +254,10 @@ def make_part(policy: PartPolicy, layout: Layout, client: str, rank: float, orde
         client: The client's id.
         rank: Share of the clients that are slower.
         order: What the server asks for.
+        flops: Share of a batch's FLOPs that each tensor causes. Default: unknown.
 
     Raises:
-        BadSetting: If the policy does not return one truth value per parameter, or an empty part.
+        BadSetting: If the policy does not return one truth value per parameter, an empty part, or an invalid share.
     """
     if policy.is_whole:
         return None
@@ -139,7 +268,10 @@ def make_part(policy: PartPolicy, layout: Layout, client: str, rank: float, orde
         raise BadSetting(f"{name}.mask returned {got} for client {client!r}; it must be {layout.parameters} booleans")
     if not mask.any():
         raise BadSetting(f"{name}.mask leaves nothing to train for client {client!r}")
-    return Part(mask, policy.outside)
+    share: Any = policy.batch_share(layout, mask, flops or {})
+    if not 0 < share < math.inf:
+        raise BadSetting(f"{name}.batch_share returned {share!r}; it must be over 0")
+    return Part(mask, policy.outside, float(share))
 
 
 def rank_speeds(batch_s: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -164,7 +296,7 @@ def start_model(weights: Weights, part: Part | None, state: Arrays) -> Weights:
         part: The part that the client trains. None: all of it.
         state: The client's arrays, with its local parameters if it has any.
     """
-    if part is None or part.outside == "frozen":
+    if part is None or part.outside in ("frozen", "dropped"):
         return weights
     if part.outside == "local" and LOCAL not in state:
         return weights

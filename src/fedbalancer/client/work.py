@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from fedbalancer.core.contracts import WorkPolicy
+from fedbalancer.core.fields import Share, UpTo100
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import ClientWork, IndexArray
 
@@ -55,6 +57,43 @@ class WholeBatches(WorkPolicy):
 
     def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
         return bisect_right(range(1, per_epoch * epochs + 1), deadline_s, key=elapsed_s)
+
+
+@dataclass(frozen=True)
+class RepeatedEpochs(WorkPolicy):
+    """PyramidFL: trains all epochs if they finish in time, and uses a share of the time that is left for more.
+
+    Of E batches that all epochs have, a client trains E (1 + min(`most`, beta n / E)), where n is the number of batches
+    that fit into the rest of the time.
+
+    Without a deadline, and on Flower, clients train no more than all epochs.
+
+    Args:
+        beta: Share of the time that is left.
+        most: Upper bound of the repetitions.
+
+    Example:
+        >>> RepeatedEpochs().batches(lambda batches: 2.0 * batches, deadline_s=31.0, per_epoch=4, epochs=2)
+        11
+    """
+
+    beta: Share = 0.5
+    most: UpTo100 = 10.0
+
+    @property
+    def repeats(self) -> float:
+        """The upper bound."""
+        return self.most
+
+    def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
+        planned = per_epoch * epochs
+        if elapsed_s(planned) > deadline_s:
+            return 0
+        most = int(self.most * planned)
+        if not self.beta or not most or not math.isfinite(deadline_s):
+            return planned
+        left = range(planned + 1, planned + int(min(most / self.beta, 10**6)) + 2)
+        return planned + min(int(self.beta * bisect_right(left, deadline_s, key=elapsed_s)), most)
 
 
 LONGER = 2.0

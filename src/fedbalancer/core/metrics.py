@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -126,6 +127,23 @@ class Metric:
             (0.4, 1.6, -1.6)
         """
         return value * share if (value > 0) == self.higher_is_better else value / share
+
+    def check_target(self, value: float) -> None:
+        """Check that a value can be a target.
+
+        Args:
+            value: The value.
+
+        Raises:
+            BadSetting: If the metric cannot have the value.
+
+        Example:
+            >>> ACCURACY.check_target(0.8), LOSS.check_target(1.5)
+            (None, None)
+        """
+        if not math.isfinite(value) or (self.is_share and not 0 < value <= 1):
+            right = "a value of {} above 0 and at most 1; 80% is 0.8" if self.is_share else "a finite value of {}"
+            raise BadSetting(f"target = {value:g} must be {right.format(self.title)}")
 
     @property
     def plain(self) -> Metric:

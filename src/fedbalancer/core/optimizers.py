@@ -49,7 +49,10 @@ def optimizer_text(value: Any) -> str:
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return _checked(place, value["name"], {str(key): each for key, each in value.items() if key != "name"})
     if not callable(value):
-        raise BadSetting(f"{place} must be a text such as {example}, a table with a name, or an optimizer of torch")
+        what = repr(value) if isinstance(value, bool | int | float) else f"an object of {type(value).__name__}"
+        raise BadSetting(
+            f"optimizer is {what}; give a text such as {example}, a table with a name, or a class of torch.optim"
+        )
     make, options = (value.func, value.keywords) if isinstance(value, partial) else (value, {})
     _check_options(place, options)
     if not inspect.isclass(make) or not make.__module__.startswith("torch.optim"):

@@ -173,8 +173,8 @@ class Task(BaseTask):
         ('people', 2, 4)
         """
         from fedbalancer.data.own.build import from_table
+        from fedbalancer.data.own.files import list_features, read_table
         from fedbalancer.data.own.options import check_options, split_options
-        from fedbalancer.data.own.parquet import list_features, read_table
 
         split, settings = split_options(options)
         check_options(split, user is not None, test is not None)
@@ -224,7 +224,7 @@ class Task(BaseTask):
         >>> task.name, task.notes["labels"], task.test[0].shape
         ('rooms', ['attic', 'hall'], (2, 1))
         """
-        from fedbalancer.data.own.parquet import CSV
+        from fedbalancer.data.own.files import CSV
 
         for file in (path, test):
             if file is not None and Path(file).suffix.lower() not in CSV:
@@ -266,7 +266,7 @@ class Task(BaseTask):
             MissingData: If Pillow is not installed.
         """
         from fedbalancer.data.own.build import from_table
-        from fedbalancer.data.own.images import LAYOUTS, read_images
+        from fedbalancer.data.own.files import LAYOUTS, read_images
         from fedbalancer.data.own.options import check_names, check_options, split_options
 
         split, settings = split_options(options)
@@ -299,7 +299,8 @@ class Task(BaseTask):
         A column of lists of different lengths is padded per batch. A format or transform of the data set is kept.
 
         Args:
-            dataset: A `datasets.Dataset`, a `DatasetDict`, or the name of a data set, which is downloaded.
+            dataset: A `datasets.Dataset`, a `DatasetDict`, a folder that `save_to_disk` wrote, a folder of Parquet, CSV
+                or JSON files, or the name of a data set, which is downloaded.
             model: See `from_arrays`. It is called as `model(**features)` if there are several columns of features.
             partition_by: Column of the users. Without it, `partition` and `clients` are required, as in `from_arrays`.
             features: Column or list of columns. One name gives one input, a list gives named inputs. Default: all
@@ -308,7 +309,7 @@ class Task(BaseTask):
             test: Test data, or the name of a split. Default: the split `test`, or a held-out share as in
                 `from_arrays`.
             split: Split of the training data, if the data set has splits.
-            subset: Configuration of a data set by name.
+            subset: Configuration of a data set that is loaded by name.
             padding: Value that fills shorter lists, for all columns or by column. Padded labels are ignored.
             mask: Name of a mask that the model receives with padded features: 1 for values, 0 for padding.
             classes: Number of classes. Default: from the labels.
@@ -327,11 +328,12 @@ class Task(BaseTask):
         >>> task.sizes, task.notes["labels"]  # doctest: +SKIP
         ({'bob': 4, 'cy': 4}, ['no', 'yes'])
         """
-        from fedbalancer.data.own.huggingface import from_huggingface
+        from fedbalancer.data.own.huggingface import Columns, from_huggingface
 
+        columns = Columns.of(features, label, padding, mask)
         return from_huggingface(
-            dataset, model=model, partition_by=partition_by, features=features, label=label, test=test, split=split,
-            subset=subset, padding=padding, mask=mask, classes=classes, **options,
+            dataset, columns=columns, model=model, test=test, split=split, subset=subset, partition_by=partition_by,
+            classes=classes, **options,
         )  # fmt: skip
 
     @classmethod
@@ -375,9 +377,9 @@ class Task(BaseTask):
         >>> parts = DirichletPartitioner(num_partitions=20, partition_by="label", alpha=0.5)  # doctest: +SKIP
         >>> task = Task.from_flower_datasets((dataset, parts), model=make_model)  # doctest: +SKIP
         """
-        from fedbalancer.data.own.huggingface import from_flower_datasets
+        from fedbalancer.data.own.huggingface import Columns, from_flower_datasets
 
+        columns = Columns.of(features, label, padding, mask)
         return from_flower_datasets(
-            data, model=model, features=features, label=label, test=test, split=split, padding=padding, mask=mask,
-            classes=classes, **options,
-        )  # fmt: skip
+            data, columns=columns, model=model, test=test, split=split, classes=classes, **options
+        )

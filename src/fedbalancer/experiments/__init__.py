@@ -5,6 +5,6 @@ from fedbalancer.experiments.execute import execute, resume, run
 from fedbalancer.experiments.merging import merge
 from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.experiments.tracking import STOP
+from fedbalancer.store.tracking import STOP
 
 __all__ = ["STOP", "RunResult", "RunSpec", "compare", "execute", "merge", "resume", "run"]

@@ -21,9 +21,9 @@ import polars as pl
 from fedbalancer.core.errors import BadSetting, RunFolderError
 from fedbalancer.core.files import LOCK, FolderLock
 from fedbalancer.data import Task
-from fedbalancer.experiments.addition import plan_addition
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.jobs import Job, JobPool
+from fedbalancer.experiments.merging import plan_addition
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.progress import (
     ComparisonRun,

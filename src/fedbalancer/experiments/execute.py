@@ -27,12 +27,12 @@ from fedbalancer.experiments.spec import (
     move_policies_into_names,
     split_options,
 )
-from fedbalancer.experiments.tracking import Callbacks, Hook, Sink, open_sinks
 from fedbalancer.experiments.trust import EVERYTHING, check_trusted, code_of, remember
 from fedbalancer.methods.table import Method
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.store import MemoryRecorder, RunFolder
 from fedbalancer.store.privacy import describe_privacy, privacy_rows
+from fedbalancer.store.tracking import Callbacks, Hook, Sink, open_sinks
 
 __all__ = ["RunResult", "continue_run", "execute", "resume", "run", "run_to_end"]
 
@@ -350,7 +350,9 @@ def _run_rounds(
     status, why = ("done", _why_done(loop)) if finished else ("stopped", loop.stop_reason)
     if (spending := simulation.engine.spending) is not None:
         clients = loop.state.ledger.clients
-        recorder.record_privacy(privacy_rows(simulation.method, simulation.settings, clients, spending.releases))
+        privacy = privacy_rows(simulation.method, simulation.settings, clients, spending.releases)
+        recorder.record_privacy(privacy)
+        sink.on_privacy(privacy)
     model = simulation.server.model(loop.state)
     recorder.finish(status, why, model, simulation.executor.layout)
     sink.on_end(status)

@@ -12,10 +12,10 @@ from fedbalancer.core.processes import check_memory_limit
 from fedbalancer.core.settings import resolve
 from fedbalancer.data import Task
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.experiments.tracking import check_sinks
 from fedbalancer.simulation.attacks import poison_task, poisons_data
 from fedbalancer.simulation.executors import InlineExecutor, Resources
 from fedbalancer.simulation.executors.result_cache import CachingExecutor
+from fedbalancer.store.tracking import check_sinks
 from fedbalancer.training.fast import kernels
 from fedbalancer.training.timing_only import TimingOnly
 

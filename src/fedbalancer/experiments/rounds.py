@@ -5,28 +5,32 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
+from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.client.round import ClientMemory, ClientRound
 from fedbalancer.client.summary import forward_pass_every_round
+from fedbalancer.client.training import start_model
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.metrics import ACCURACY, Metric
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Weights
+from fedbalancer.core.types import Evaluation, Order, RoundResult, ServerState, Weights
 from fedbalancer.core.types.round import total
 from fedbalancer.experiments.progress import Progress
 from fedbalancer.experiments.simulation import Simulation, first_order
-from fedbalancer.experiments.tracking import Sink
 from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.server.loop import rounds as run_rounds
-from fedbalancer.simulation.personal import evaluate_clients
+from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.store import ClassRow, ClientRow, EvalRow, MemoryRecorder, PopulationRow, RoundRow, RunFolder
 from fedbalancer.store.rows import SECONDS, ClientSpread
+from fedbalancer.store.tracking import Sink
 
 if TYPE_CHECKING:
     import polars as pl
+
 
 Recorder: TypeAlias = RunFolder | MemoryRecorder
 Stopped: TypeAlias = Callable[[], bool | str]
@@ -180,6 +184,7 @@ class RunLoop:
     def _record(self, row: RoundRow | None, evals: list[EvalRow], clients: list[ClientRow]) -> None:
         self.recorder.record(row, evals, clients)
         if row is not None:
+            self.sink.on_clients(clients)
             self.sink.on_round(row._asdict())
         for each in evals:
             self.sink.on_evaluation(each.to_dict())
@@ -347,3 +352,42 @@ def _draw_clients(clients: tuple[str, ...], most: int, seed: int) -> list[str]:
         return list(clients)
     drawn = stream(seed, "evaluated clients").choice(len(clients), size=most, replace=False)
     return [clients[row] for row in sorted(drawn.tolist())]
+
+
+def personal_model(engine: SimulatedEngine, weights: Weights, client: str, order: Order) -> Weights:
+    """Return the model that a client uses: its part of the global model, with its own layers, after fine-tuning.
+
+    Fine-tuning is plain training of the whole model on all of the client's samples. It changes no client's state.
+
+    Args:
+        engine: The engine, which has the clients' states.
+        weights: The global model.
+        client: The client's id.
+        order: Batch size, learning rate and seed of the fine-tuning.
+    """
+    row, policies = engine.ledger.position[client], engine.policies
+    part = None if engine.costs is None else engine.costs.part(client, order)
+    model = start_model(weights, part, engine.memory.of(row).state)
+    if not policies.train.tuning_epochs:
+        return model
+    tuned = ClientRound(ClientPolicies(), order, client, int(engine.ledger.size[row]), ClientMemory())
+    work = tuned.work(tuned.per_epoch * policies.train.tuning_epochs)
+    return model + engine.executor.train(model, [work])[0].update
+
+
+def evaluate_clients(
+    engine: SimulatedEngine, weights: Weights, clients: Sequence[str], order: Order
+) -> list[Evaluation]:
+    """Evaluate a model on the data of clients, as each of them would use it.
+
+    Args:
+        engine: The engine.
+        weights: The global model.
+        clients: Ids of the clients.
+        order: Batch size, learning rate and seed of clients that fine-tune the model first.
+    """
+    shared = engine.policies.part.is_whole and not engine.policies.train.tuning_epochs
+    if shared or not len(weights):
+        return engine.executor.evaluate_clients(weights, clients)
+    models = ((personal_model(engine, weights, client, order), client) for client in clients)
+    return [engine.executor.evaluate_clients(model, [client])[0] for model, client in models]

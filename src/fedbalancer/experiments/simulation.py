@@ -25,6 +25,7 @@ from fedbalancer.methods.composition import with_local_statistics
 from fedbalancer.methods.fields import check_settings_used
 from fedbalancer.methods.slots import check_composition
 from fedbalancer.methods.table import Method, method_of_run, setup_of
+from fedbalancer.server.clients.tags import uses_tags
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.server.server import Server
 from fedbalancer.simulation.attacks import make_attackers, poison_task
@@ -39,10 +40,11 @@ from fedbalancer.simulation.devices import (
 )
 from fedbalancer.simulation.devices.fleet import Device, Fleet
 from fedbalancer.simulation.devices.fleet_files import MODEL_METHODS, is_availability, is_device_model
-from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
+from fedbalancer.simulation.engine import LOST_ROUND_S, SENT_NOTHING, SimulatedEngine
 from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
 from fedbalancer.simulation.state import ClassCounts
 from fedbalancer.store.privacy import is_private, spending_for
+from fedbalancer.training.flops import tensor_flops
 from fedbalancer.training.optimizers import check_optimizer
 
 
@@ -96,11 +98,8 @@ def check_target(spec: RunSpec, task: Task) -> None:
     Raises:
         BadSetting: If the target is not a possible value of the metric.
     """
-    metric = spec.metric(task)
-    if spec.target is not None and metric.is_share and not 0 < spec.target <= 1:
-        raise BadSetting(
-            f"target = {spec.target:g} must be a value of {metric.title} above 0 and at most 1; 80% is 0.8"
-        )
+    if spec.target is not None:
+        spec.metric(task).check_target(spec.target)
 
 
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
@@ -139,7 +138,11 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
 
 
 def build(
-    spec: RunSpec, task: Task, executor: Executor | None = None, manifest: Mapping[str, Any] | None = None
+    spec: RunSpec,
+    task: Task,
+    executor: Executor | None = None,
+    manifest: Mapping[str, Any] | None = None,
+    engine_class: type[SimulatedEngine] = SimulatedEngine,
 ) -> Simulation:
     """Build the server and the engine of a run.
 
@@ -148,6 +151,7 @@ def build(
         task: The loaded task.
         executor: Trains the clients. Default: this process.
         manifest: Manifest of the run, with how its latencies are scaled. Default: by the task and the settings.
+        engine_class: Class of the engine, for tools that observe it.
     """
     spec = spec.with_devices_of(task)
     settings, resolved = resolve_spec(spec, task)
@@ -170,7 +174,8 @@ def build(
     batch_s = sample_batch_s(devices, clients, settings.latency_samples)
     costs = None
     if needs_costs(resolved.client):
-        costs = LocalCosts.of(resolved.client, layout(), model_bytes, up_bytes, clients, batch_s.mean(axis=1))
+        flops = partial(tensor_flops, task)
+        costs = LocalCosts.of(resolved.client, layout(), model_bytes, up_bytes, clients, batch_s.mean(axis=1), flops)
         order = first_order(settings, spec.seed)
         network_s = costs.estimate_network_s(devices, clients, order)
         batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
@@ -178,7 +183,11 @@ def build(
         batches = batches_per_epoch(sizes, settings.batch_size, resolved.server.epoch_batches, settings.drop_last)
         batch_s = batch_s * scale.batch_factors(sizes, batches)[:, None]
     ledger = Ledger.start(clients, sizes, network_s, batch_s)
-    engine = SimulatedEngine(
+    classes_of = getattr(devices, "device_classes", None)
+    if classes_of is not None and uses_tags(resolved.server.clients):  # the class of a device is its tag
+        classes = classes_of(clients)
+        ledger = replace(ledger, tags={c: frozenset({name}) for c, name in zip(clients, classes, strict=True)})
+    engine = engine_class(
         policies=resolved.client,
         ledger=ledger,
         executor=trained_by,
@@ -187,7 +196,8 @@ def build(
         model_bytes=model_bytes,
         up_bytes=up_bytes,
         encoded_bytes=encoded_bytes,
-        window_s=settings.window_s,
+        window_s=0.0 if resolved.late.rule() == "counts" else settings.window_s,
+        check_in_s=settings.window_s or LOST_ROUND_S,
         spending=spending_for(resolved, settings, SENT_NOTHING),
         attackers=make_attackers(settings.attacks, clients, spec.seed),
         labels=task.labels,

@@ -20,8 +20,7 @@ from fedbalancer.export.check import Agreement, check_file
 from fedbalancer.export.executorch import load_exir, to_executorch
 from fedbalancer.export.litert import check_tensorflow, write_litert
 from fedbalancer.export.trace import TracedModel, trace_model
-from fedbalancer.training.model_file import FORMAT
-from fedbalancer.training.open_model import SUFFIXES, open_model, runtime_of
+from fedbalancer.training.model_file import FORMAT, SUFFIXES, open_model, runtime_of
 from fedbalancer.training.trainer import FORWARD_BATCH
 
 RUNTIMES = {"litert": (check_tensorflow, write_litert), "executorch": (load_exir, to_executorch)}

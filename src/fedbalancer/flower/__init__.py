@@ -13,27 +13,35 @@ if TYPE_CHECKING:
     from fedbalancer.flower.client import LocalRound, balanced, introduce
     from fedbalancer.flower.client_apps import client_app, device_app
     from fedbalancer.flower.messages import trained_arrays
+    from fedbalancer.flower.secure import SecureAggregation
     from fedbalancer.flower.strategy import Strategy
+    from fedbalancer.flower.timings import record_timings, timing_mod
 
 _HOMES = {
     "FlowerAggregator": "aggregation",
     "LocalRound": "client",
+    "SecureAggregation": "secure",
     "Strategy": "strategy",
     "balanced": "client",
     "client_app": "client_apps",
     "device_app": "client_apps",
     "introduce": "client",
+    "record_timings": "timings",
+    "timing_mod": "timings",
     "trained_arrays": "messages",
 }
 
 __all__ = [
     "FlowerAggregator",
     "LocalRound",
+    "SecureAggregation",
     "Strategy",
     "balanced",
     "client_app",
     "device_app",
     "introduce",
+    "record_timings",
+    "timing_mod",
     "trained_arrays",
 ]
 

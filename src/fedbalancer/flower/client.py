@@ -13,6 +13,7 @@ def train(message, context):
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedbalancer import __version__
 from fedbalancer.client.live import DeviceClock, LiveRound, WallClock
 from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.client.training import make_part
@@ -39,19 +41,22 @@ from fedbalancer.flower.compat import (
     RecordDict,
     reply_to,
 )
+from fedbalancer.flower.events import configure_log, json_fields
 from fedbalancer.flower.memory import MemoryStore, SavedMemory
 from fedbalancer.flower.messages import (
     ARRAYS,
+    DECLINES_SINCE,
     FEDBALANCER,
     METRICS,
     MOST_LATENCIES,
-    VERSION,
+    TAGS,
     ClientMeasurements,
     Instruction,
     InvalidMessage,
     ModelLayout,
     check_metrics,
-    check_version,
+    common_version,
+    pack_declined,
     pack_report,
     pack_stopped,
     pack_update,
@@ -59,13 +64,19 @@ from fedbalancer.flower.messages import (
     read_text,
 )
 from fedbalancer.flower.mods import check_app_mods
+from fedbalancer.flower.secure import KEYS, SUM_ACTION, SUMS_ONLY, answer_sum, has_summed, hold_update
 
 CLIENT_ID, PARTITION = "client-id", "partition-id"
 """Keys of a node configuration that identify the client; the first takes precedence."""
 CLIENT = "FEDBALANCER_CLIENT"
 """Environment variable with the id of the client."""
+TAGS_VARIABLE = "FEDBALANCER_TAGS"
+"""Environment variable with the client's tags, separated by a plus; the node configuration takes precedence."""
 ACTION = "fedbalancer"
+_log = logging.getLogger("flwr.fedbalancer")
 
+ClientTags = Callable[[Context], Sequence[str]]
+"""(context) -> the current conditions of the device, as tags."""
 BatchSeconds = Callable[[Context, int, int], Sequence[float]]
 """(context, batch size, count) -> measured seconds of `count` training batches."""
 
@@ -76,6 +87,7 @@ def introduce(
     *,
     batch_s: BatchSeconds | None = None,
     fingerprint: Callable[[Context], str] = lambda context: "",
+    tags: ClientTags | None = None,
 ) -> ClientApp:
     """Make an app answer the server's first message, which asks for the client's id, size and speed.
 
@@ -89,6 +101,8 @@ def introduce(
         batch_s: Measures training batches: (context, batch size, count) -> seconds. Without it the server assumes the
             mean speed of the other clients until the first report.
         fingerprint: Identifies the data, so that a loss list of other data is not used.
+        tags: Returns the current conditions of the device as tags, such as `charging` and `unmetered`. They are added
+            to the tags of the node configuration (`tags = "pixel+canary"`).
 
     Returns:
         The same app.
@@ -98,10 +112,15 @@ def introduce(
     """
     check_app_mods(app)
 
+    @app.query(SUM_ACTION)
+    def sum_up(message: Message, context: Context) -> Message:
+        return answer_sum(message, context)
+
     @app.query(ACTION)
     def hello(message: Message, context: Context) -> Message:
         check_app_mods(app)  # again: the train function may have been registered after `introduce`
-        return answer_greeting(message, context, size(context), batch_s, fingerprint(context))
+        conditions = None if tags is None else list(tags(context))
+        return answer_greeting(message, context, size(context), batch_s, fingerprint(context), tags=conditions)
 
     return app
 
@@ -113,6 +132,7 @@ def answer_greeting(
     batch_s: BatchSeconds | None = None,
     fingerprint: str = "",
     clock: Callable[[], float] | None = None,
+    tags: Sequence[str] | None = None,
 ) -> Message:
     """Build the reply to the server's first message. The measured speed is kept for the first round.
 
@@ -123,11 +143,14 @@ def answer_greeting(
         batch_s: Measures training batches.
         fingerprint: Identifies the data.
         clock: Returns the current time in seconds.
+        tags: Current conditions of the device. None: they never change.
     """
     clock = clock or time.monotonic
     started = clock()
     request = message.content.config_records[FEDBALANCER]
-    check_version(request)
+    version = common_version(request)
+    if request.get("refresh") is True:  # only the tags: do not measure again
+        batch_s = None
     count, batch_size = (request[name] for name in ("latencies", "batch-size"))
     if not isinstance(count, int) or not isinstance(batch_size, int) or not 1 <= count <= MOST_LATENCIES:
         raise BadSetting(f"the server asks for {count!r} latencies of batches of {batch_size!r}")
@@ -139,9 +162,23 @@ def answer_greeting(
         now = replace(memory.now, batch_s_sum=sum(measured), batch_s_count=len(measured))
         store.save(replace(memory, now=now))
     busy_s = clock() - started
-    identity = ConfigRecord({"version": VERSION, "client": client})
+    identity: dict[str, Any] = {"version": version, "client": client}
+    if version >= DECLINES_SINCE:
+        named = client_tags(context, tags or ()) or [""]
+        identity |= {TAGS: named, "changing": tags is not None, "software": __version__}
     metrics = MetricRecord({"num-examples": size, "batch-s": measured, "busy-s": busy_s})
-    return reply_to(message, RecordDict({FEDBALANCER: identity, METRICS: metrics}), busy_s)
+    return reply_to(message, RecordDict({FEDBALANCER: ConfigRecord(identity), METRICS: metrics}), busy_s)
+
+
+def client_tags(context: Context, conditions: Sequence[str] = ()) -> list[str]:
+    """Return the tags of this client: those of the node configuration or the environment, and its conditions.
+
+    Args:
+        context: Flower's context of the node.
+        conditions: Current conditions of the device.
+    """
+    named = str(context.node_config.get(TAGS, "") or os.environ.get(TAGS_VARIABLE, ""))
+    return sorted({tag.strip() for tag in (*named.split("+"), *conditions) if tag.strip()})
 
 
 def client_id(context: Context) -> str:
@@ -166,6 +203,7 @@ def balanced(
     method: Any = None,
     clock: DeviceClock | None = None,
     labels: Callable[[], ArrayLike] | None = None,
+    tags: Sequence[str] | None = None,
 ) -> LocalRound:
     """Start the round that a train message orders. Call it inside the train function of an app.
 
@@ -186,6 +224,7 @@ def balanced(
         method: The server's `Method`, or its `client` part, if it has custom policies.
         clock: Clock of an emulated device.
         labels: Returns the labels of the samples, for policies that select by label. They stay on the client.
+        tags: Current conditions of the device, as in `introduce`; the reply sends them. None: they never change.
 
     Returns:
         The round.
@@ -195,13 +234,14 @@ def balanced(
     """
     if FEDBALANCER not in message.content.config_records:
         raise BadSetting("this message is not from fedbalancer.flower.Strategy: it has no record 'fedbalancer'")
+    configure_log()
     instruction = Instruction.read(message.content.config_records[FEDBALANCER])
     if method is None:
         policies = instruction.client_policies()
     else:
         policies = method if isinstance(method, ClientPolicies) else method.client
     policies = bind_labels(policies, labels)
-    return LocalRound(message, context, instruction, policies, size, fingerprint, clock or WallClock())
+    return LocalRound(message, context, instruction, policies, size, fingerprint, clock or WallClock(), tags)
 
 
 class LocalRound:
@@ -215,16 +255,18 @@ class LocalRound:
         size: Number of samples; None if `select` gets the losses.
         fingerprint: Identifies the data.
         clock: The client's clock.
+        tags: Current conditions of the device; None if they never change.
     """
 
     def __init__(
         self, message: Message, context: Context, instruction: Instruction, policies: ClientPolicies, size: int | None,
-        fingerprint: str, clock: DeviceClock,
+        fingerprint: str, clock: DeviceClock, tags: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self._clock, self._began_s = clock, clock.now_s()
         self.message, self.context, self.instruction, self.policies = message, context, instruction, policies
         self.order, self.client = self._with_arrays(instruction.order), instruction.client
         self._size, self._fingerprint = size, fingerprint
+        self._tags = None if tags is None else client_tags(context, tags)
         self._live: LiveRound | None = None
         self._uses_batches = False
 
@@ -354,6 +396,23 @@ class LocalRound:
         update = np.asarray(self._flatten(arrays) - self.weights(), dtype=np.float32)
         return self.report(TrainResult(self.client, update, rows, self._trained_losses(losses, rows)), as_model, custom)
 
+    def decline(self, reason: str) -> Message:
+        """Build the reply of a client that does not take part in this round, for example at a low battery.
+
+        Return it from the train function before any training. The round does not wait for this client, and the client
+        may be selected again in the next round.
+
+        Args:
+            reason: Why, in a few words; it is in the run's tables and log.
+
+        Returns:
+            The reply.
+        """
+        _log.info("declined: round %d", self.order.round, extra=json_fields(
+            "declined", run=self.instruction.run_key, round=self.order.round, client=self.client, why=reason,
+        ))  # fmt: skip
+        return self._reply_with(pack_declined(self.client, self.order, reason, self.instruction.version, self._tags))
+
     def report(
         self, trained: TrainResult | None, as_model: bool = False, metrics: Mapping[str, float] | None = None
     ) -> Message:
@@ -372,16 +431,41 @@ class LocalRound:
         measured = ClientMeasurements(
             live.reported_epochs(live.done), *live.reported_seconds(), phase="" if released else "train"
         )
+        outcome = "stopped at the deadline" if released is None else "reported"
+        _log.info("%s: round %d", outcome, self.order.round, extra=json_fields(
+            outcome, run=self.instruction.run_key, round=self.order.round, client=self.client,
+            batches=live.done, seconds=round(self.elapsed_s(), 3),
+        ))  # fmt: skip
         if released is None:
             self._memory_store().save(SavedMemory(live.memory, saved=self._saved))
-            return self._reply_with(pack_stopped(self.client, self.order, measured, live.reported_batch_s()))
+            return self._reply_stopped(measured)
+        if has_summed(self.context, self.instruction):  # a second sum of one round would reveal the difference
+            return self._reply_stopped(measured)
         self._memory_store().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
+        self._check_sums_only(as_model)
         arrays = self._named_model(released.sent) if as_model else pack_update(self._sent_part(released.sent))
         size = None if self.policies.summary.is_private else live.size
+        summary, keys = released.summary, {}
+        if self.instruction.sum_bits:
+            update = np.asarray(released.sent, dtype=np.float32)
+            keys = {KEYS: hold_update(self.context, self.instruction, update, summary.released)}
+            arrays, summary = ArrayRecord(), replace(summary, released=())
         content = pack_report(
-            self.client, self.order, arrays, released.summary, measured, metrics, size, released.arrays
-        )
-        return self._reply_with(content)
+            self.client, self.order, arrays, summary, measured, metrics, size, released.arrays,
+            self.instruction.version, self._tags,
+        )  # fmt: skip
+        return self._reply_with(RecordDict({**content, **keys}))
+
+    def _reply_stopped(self, measured: ClientMeasurements) -> Message:
+        batch_s, version = self.live.reported_batch_s(), self.instruction.version
+        return self._reply_with(pack_stopped(self.client, self.order, measured, batch_s, version, self._tags))
+
+    def _check_sums_only(self, as_model: bool) -> None:
+        """Refuse to send an update in the clear if this client sends masked ones only, and mods that need it clear."""
+        if os.environ.get(SUMS_ONLY) == "1" and not self.instruction.sum_bits:
+            raise BadSetting(f"{SUMS_ONLY} = 1, and the server asks for an update without secure aggregation")
+        if self.instruction.sum_bits and as_model:
+            raise BadSetting("mods get no update under secure aggregation: it stays on the client; leave them out")
 
     def _sent_part(self, sent: Weights | bytes) -> Weights | bytes:
         """Return the trained part of an update."""

@@ -22,7 +22,7 @@ from fedbalancer.core.optimizers import CUSTOM, optimizer_text
 from fedbalancer.core.samples import columns_of, take
 from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Part, TrainResult, Weights
-from fedbalancer.flower.client import LocalRound, balanced, introduce
+from fedbalancer.flower.client import ClientTags, LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message, MetricRecord, RecordDict, reply_to
 from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, reorder_arrays, round_of
 from fedbalancer.flower.mods import Mod, check_mods, skip_without_arrays
@@ -38,6 +38,8 @@ EXAMPLE = 10
 
 Data = Callable[[Context], Any]
 """(context) -> (features, labels), one row per sample, or a data set: what `Task` accepts as a client's samples."""
+Decline = Callable[[Context], str]
+"""(context) -> why the client does not take part in a round; "" if it does."""
 Hold = Callable[[Context, int], Draw | None]
 """(context, round) -> the seconds of an emulated device, or None to use this machine's own speed."""
 
@@ -58,6 +60,8 @@ def client_app(
     threads: int | None = None,
     mods: Sequence[Mod] = (),
     hold: Hold | None = None,
+    tags: ClientTags | None = None,
+    decline: Decline | None = None,
 ) -> ClientApp:
     """Build a `ClientApp` that trains a torch model.
 
@@ -83,6 +87,8 @@ def client_app(
         threads: Threads of torch. Default: torch's own.
         mods: Flower's mods around training, such as `LocalDpMod`. The model is then sent under its names.
         hold: Emulates a slower device: batches, download and upload take the seconds that it returns.
+        tags: Returns the current conditions of the device as tags, as in `introduce`.
+        decline: Returns why the client does not take part in a round; "" if it does.
 
     Returns:
         The app.
@@ -116,7 +122,7 @@ def client_app(
 
     return model_app(
         build_with_example, data, test=test, method=method, mods=mods, hold=hold, collate_fn=collate_fn,
-        own_optimizer=optimizer is not None,
+        own_optimizer=optimizer is not None, tags=tags, decline=decline,
     )  # fmt: skip
 
 
@@ -129,6 +135,8 @@ def device_app(
     threads: int = 1,
     mods: Sequence[Mod] = (),
     hold: Hold | None = None,
+    tags: ClientTags | None = None,
+    decline: Decline | None = None,
 ) -> ClientApp:
     """Build a `ClientApp` that trains a model file of `fedbalancer export`, without torch.
 
@@ -147,6 +155,8 @@ def device_app(
         threads: Threads of the runtime.
         mods: Flower's mods around training.
         hold: Emulates a slower device.
+        tags: Returns the current conditions of the device as tags, as in `introduce`.
+        decline: Returns why the client does not take part in a round; "" if it does.
 
     Returns:
         The app.
@@ -157,17 +167,17 @@ def device_app(
 
     @cache
     def load() -> ModelFile:
-        from fedbalancer.training.open_model import open_model
+        from fedbalancer.training.model_file import open_model
 
         return open_model(file, threads)
 
     def load_for(samples: Samples) -> ModelFile:
-        from fedbalancer.training.open_model import check_file_samples
+        from fedbalancer.training.model_file import check_file_samples
 
         check_file_samples(samples, "the client's data")
         return load()
 
-    return model_app(load_for, data, test=test, method=method, mods=mods, hold=hold)
+    return model_app(load_for, data, test=test, method=method, mods=mods, hold=hold, tags=tags, decline=decline)
 
 
 class LocalModel(Protocol):
@@ -191,6 +201,8 @@ def model_app(
     hold: Hold | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     own_optimizer: bool = False,
+    tags: ClientTags | None = None,
+    decline: Decline | None = None,
 ) -> ClientApp:
     """Build a `ClientApp` that trains any `LocalModel`.
 
@@ -203,6 +215,8 @@ def model_app(
         hold: Emulates a slower device.
         collate_fn: Converts items of a data set.
         own_optimizer: Whether the model's own optimizer replaces the server's.
+        tags: Returns the current conditions of the device.
+        decline: Returns why the client does not take part in a round.
     """
     check_mods(mods)
     app = ClientApp()
@@ -224,10 +238,14 @@ def model_app(
         samples, model = samples_and_model(context)
         return model.time_batches(samples, batch_size, count)
 
-    introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(load_samples(data, context)))
+    fingerprint = lambda context: _fingerprint(load_samples(data, context))  # noqa: E731
+    introduce(app, size, batch_s=batch_s, fingerprint=fingerprint, tags=tags)
 
     @app.train(mods=[skip_without_arrays(mod) for mod in mods])
     def train(message: Message, context: Context) -> Message:
+        conditions = None if tags is None else tags(context)
+        if decline is not None and (reason := decline(context)):
+            return balanced(message, context, method=method, labels=lambda: [], tags=conditions).decline(reason)
         samples, model = samples_and_model(context)  # before the clock starts: loading counts as transport
         draw = None if hold is None else hold(context, round_of(message))
         clock = WallClock() if draw is None else HeldClock(draw.batch_s)
@@ -235,7 +253,7 @@ def model_app(
             time.sleep(draw.download_s)
         work = balanced(
             message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock,
-            labels=lambda: samples[1],
+            labels=lambda: samples[1], tags=conditions,
         )  # fmt: skip
         reply = work.report(_train(work, model, samples, own_optimizer), as_model=bool(mods))
         if draw is not None:

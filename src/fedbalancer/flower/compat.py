@@ -45,8 +45,10 @@ __all__ = [
     "MetricRecord",
     "RecordDict",
     "Result",
+    "combine_shares",
     "config_from_text",
     "config_to_text",
+    "create_shares",
     "make_reply",
     "mods_of",
     "node_ids",
@@ -114,6 +116,24 @@ def config_from_text(text: str) -> ConfigRecord:
     """Decode the text of `config_to_text`."""
     config: ConfigRecord = ConfigRecord.inflate(bytes.fromhex(text))
     return config
+
+
+def create_shares(secret: bytes, needed: int, count: int) -> list[bytes]:
+    """Return `count` shares of a secret, of which `needed` give it back (Shamir), as in Flower's SecAgg+."""
+    from flwr.common.secure_aggregation.crypto import shamir
+
+    return list(shamir.create_shares(secret, needed, count))
+
+
+def combine_shares(shares: Sequence[bytes]) -> bytes:
+    """Return the secret of some shares.
+
+    Raises:
+        ValueError: They do not fit together.
+    """
+    from flwr.common.secure_aggregation.crypto import shamir
+
+    return bytes(shamir.combine_shares(list(shares)))
 
 
 def mods_of(app: ClientApp) -> list[Any]:

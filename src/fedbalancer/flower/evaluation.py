@@ -13,7 +13,7 @@ from typing import Any
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.metrics import ACCURACY as ACCURACY_METRIC
 from fedbalancer.core.metrics import LOSS as LOSS_METRIC
-from fedbalancer.core.metrics import RESERVED
+from fedbalancer.core.metrics import RESERVED, Metric
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation
 from fedbalancer.flower.compat import Message, MetricRecord, RecordDict
@@ -75,6 +75,38 @@ class Evaluators:
         count = min(max(int(len(clients) * self.fraction), self.least), len(clients))
         rng = stream(seed, "evaluate", round_number)
         return sorted(clients[place] for place in rng.choice(len(clients), count, replace=False).tolist())
+
+
+class Target:
+    """A value of a metric at which a run ends.
+
+    Args:
+        metric: The metric, or the name of a built-in one.
+        value: The value.
+
+    Raises:
+        BadSetting: If the metric cannot have the value.
+        UnknownName: If no built-in metric has the name.
+
+    >>> Target("loss", 0.5).is_reached({"eval_loss": 0.4})
+    True
+    """
+
+    def __init__(self, metric: str | Metric, value: float) -> None:
+        self.metric = Metric(metric) if isinstance(metric, str) else metric
+        self.metric.check_target(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"{self.metric.title} {self.value:g}"
+
+    def is_reached(self, metrics: Mapping[str, Any]) -> bool:
+        """Whether an evaluation reaches the value.
+
+        Args:
+            metrics: The metrics of the evaluation.
+        """
+        return self.metric.sign * to_evaluation(metrics).value(self.metric.name) >= self.metric.sign * self.value
 
 
 class MetricNames:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting, MissingData
@@ -17,10 +17,22 @@ from fedbalancer.flower.events import EventLog, LogEvent, shorten
 from fedbalancer.flower.failures import Pauses
 from fedbalancer.flower.ledger import ClientSpeeds, TransportTimes, add_clients, with_network_times
 from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply
-from fedbalancer.flower.messages import ARRAYS, CONFIG, EVALUATE, HELLO, TRAIN, Instruction, ModelLayout
+from fedbalancer.flower.messages import (
+    ARRAYS,
+    CONFIG,
+    DECLINED,
+    EVALUATE,
+    HELLO,
+    TRAIN,
+    VERSION,
+    Instruction,
+    ModelLayout,
+)
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.open_round import ConfigureTrain, LateReports, OpenRound
 from fedbalancer.flower.reading import MOST_SAMPLES, batch_s_of, busy_s, greeting_request
+from fedbalancer.flower.secure import SUM, SecureAggregation
+from fedbalancer.flower.secure_rounds import SecureSums
 from fedbalancer.flower.wire import ReplyLimit
 from fedbalancer.methods.table import Method
 from fedbalancer.privacy.accounting import RELEASES
@@ -30,6 +42,8 @@ from fedbalancer.store.privacy import spending_for
 SHORTEST_S = 1e-6
 PATIENCE_S, LAST_LOOK_S = 1.0, 0.3
 """Longest wait for replies in one poll, in general and at the deadline."""
+ELIGIBLE_S, MOST_ELIGIBLE_S = 1.0, 30.0
+"""Seconds between two looks for eligible clients, at first and at most."""
 EVALUATE_S, SOON_S = 120.0, 10.0
 """Longest evaluation on clients, and the least time of the second half of the clients once the first half is in."""
 
@@ -80,6 +94,7 @@ class GridEngine:
         train_config: Configuration that is sent with every order.
         evaluate_config: Configuration that is sent with every evaluation.
         configure_train: Flower's hook that builds the messages of a round.
+        secure: Settings of secure aggregation; None without it.
         log: Called with the name and the fields of every event.
     """
 
@@ -98,6 +113,7 @@ class GridEngine:
         train_config: Mapping[str, Any] | None = None,
         evaluate_config: Mapping[str, Any] | None = None,
         configure_train: ConfigureTrain | None = None,
+        secure: SecureAggregation | None = None,
         log: LogEvent | None = None,
     ) -> None:
         self.grid, self.method, self.layout, self.settings, self.waiting = grid, method, layout, settings, waiting
@@ -107,7 +123,7 @@ class GridEngine:
         self.train_config, self.evaluate_config = ConfigRecord(dict(train_config or {})), dict(evaluate_config or {})
         self.configure_train: ConfigureTrain | None = configure_train
         self._clock, self._sleep = waiting.clock, waiting.sleep
-        self._events = EventLog(log)
+        self._events = EventLog(log, run_key)
         self.counts = self._events.counts
         self.late_counts = method.late.rule() != "lost"
         self.mailbox = Mailbox(
@@ -115,7 +131,7 @@ class GridEngine:
         )
         request = greeting_request(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, request, waiting.clock, self.log_event, most_samples, authenticated_nodes)
-        self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
+        self.spending = spending_for(method, settings, ["unavailable", DECLINED, UNDER_WAY])
         self._ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.speeds, self.missed_rounds = ClientSpeeds(), 0
@@ -127,6 +143,9 @@ class GridEngine:
         self.custom_metrics: dict[str, RecordDict] = {}
         self.metric_names = MetricNames(self.log_event)
         self._late: LateReports | None = None
+        self.sums = None if secure is None else SecureSums(self, secure)
+        if secure is not None:  # an older client would send its update in the clear
+            self.nodes.least_version = VERSION
 
     def log_event(self, event: str, **fields: Any) -> None:
         """Log an event, count it, and pass it to the listener."""
@@ -179,7 +198,8 @@ class GridEngine:
             self.speeds.add_clients([self.nodes.greetings[client]])
         guard_s = self.missed_rounds * GUARD_S
         expected_s = {client: seconds + guard_s for client, seconds in self.transport.all_expected_s().items()}
-        self._ledger = self.speeds.update_speeds(with_network_times(grown, expected_s)) if measure_network else grown
+        updated = self.speeds.update_speeds(with_network_times(grown, expected_s)) if measure_network else grown
+        self._ledger = replace(updated, tags=self.nodes.tags())
         return self._ledger
 
     @property
@@ -218,6 +238,35 @@ class GridEngine:
             self._sleep(self.waiting.poll_s)
         self._window_s, self._has_waited = self._clock() - began, True
 
+    def is_any_eligible(self, eligible: Callable[[IndexArray], bool], waited_s: float) -> bool:
+        """Return whether a round can start: a free client is eligible, or a late report can join the round.
+
+        Args:
+            eligible: Whether any of these ledger rows may be selected.
+            waited_s: Seconds that the round has already waited.
+        """
+        rows = self.ledger.rows(tuple(self._split_by_busy()[0]))
+        if self.late_counts and not self.late.is_empty:
+            return True
+        if len(rows):
+            return eligible(rows)
+        if self.nodes.connected_clients() and waited_s:  # all are busy, perhaps with a request for their tags
+            return False
+        self._has_waited = False  # `available` waits for clients
+        return True
+
+    def wait_for_eligible(self, waited_s: float) -> float:
+        """Wait for a moment, because no client is eligible; returns the seconds.
+
+        Args:
+            waited_s: Seconds that the round has already waited.
+        """
+        if not waited_s:
+            self.log_event("waiting for eligible clients", connected=len(self.nodes.connected_clients()))
+        began = self._clock()
+        self._sleep(min(max(ELIGIBLE_S, waited_s / 10), MOST_ELIGIBLE_S))
+        return self._clock() - began
+
     def update_suspensions(self, suspensions: Suspensions, rounds_done: int) -> Suspensions:
         """Suspend clients that left an order unanswered, and reinstate clients that have restarted.
 
@@ -243,6 +292,12 @@ class GridEngine:
         busy = self.mailbox.busy() | self.late.clients
         return [client for client in active if client not in busy], [client for client in active if client in busy]
 
+    def free_clients(self) -> list[str]:
+        """Return the clients that may start now and have not taken part in the open round."""
+        self.nodes.refresh()
+        done = {*self.open_round.reports, *self.open_round.missing} | self.late.pending
+        return [client for client in self._split_by_busy()[0] if client not in done]
+
     def idle_clients(self) -> list[str]:
         """Return the connected clients without an unanswered message, sorted by id."""
         busy = self.mailbox.busy()
@@ -253,20 +308,27 @@ class GridEngine:
     def run(self, plan: RoundPlan, weights: Weights, clock_s: float, fold: Any = None) -> RoundResult:
         """Send the orders of a round and collect replies until it closes; all updates are kept until then."""
         began = self._clock()
-        limit_s = min(plan.order.deadline_s if plan.cohort else math.inf, self.waiting.timeout_s)
+        limit_s = min(plan.order.deadline_s if plan.cohort or plan.concurrency else math.inf, self.waiting.timeout_s)
         self._round = current = OpenRound(self, plan, weights)
         self.log_event("round", round=plan.order.round, deadline_s=plan.order.deadline_s, cohort=list(plan.cohort),
                        loss_threshold=plan.order.loss_threshold, quorum=plan.quorum)  # fmt: skip
         timeout_s = self.waiting.timeout_s
-        current.send(timeout_s if self.late_counts else limit_s + self.waiting.grace_s, timeout_s)
+        ttl_s = timeout_s if self.late_counts else limit_s + self.waiting.grace_s
+        current.send(ttl_s, timeout_s)
         while True:
             self.poll(limit_s - (self._clock() - began))
             past_s = self._clock() - began
-            if current.is_over or past_s >= limit_s:
+            is_late = past_s >= (limit_s if current.can_close else timeout_s)
+            if not is_late:
+                current.refill(ttl_s, timeout_s)
+            if is_late or current.is_over:
                 break
             # At least SHORTEST_S: the rest may be below the clock's resolution.
-            self._sleep(max(min(self.waiting.poll_s, limit_s - past_s), SHORTEST_S))
+            left_s = limit_s - past_s if past_s < limit_s else self.waiting.poll_s
+            self._sleep(max(min(self.waiting.poll_s, left_s), SHORTEST_S))
         self._round = None
+        if self.sums is not None:
+            self.sums.finish(current)
         seconds = self._clock() - began
         result = current.result(seconds, self._window_s)
         self.accepted |= {report.client: plan.order.round - report.staleness for report in result.reports}
@@ -306,6 +368,9 @@ class GridEngine:
             method=self.method.name,
             policies=self.policies,
             late_counts=self.late_counts,
+            version=self.nodes.greetings[client].version,
+            sum_bits=0 if self.sums is None else self.sums.secure.bits(len(plan.cohort)),
+            sum_clip=0.0 if self.sums is None else self.sums.secure.clip,
         )
 
     def _refresh(self) -> None:
@@ -326,6 +391,9 @@ class GridEngine:
                 self._add_greeting_time(received)
             elif received.sent.kind == EVALUATE:
                 self._evaluations.append(received)
+            elif received.sent.kind == SUM:
+                if self.sums is not None:
+                    self.sums.handle_reply(received)
             elif self._round is not None and received.sent.round == self._round.plan.order.round:
                 self._round.handle_reply(received)
             else:

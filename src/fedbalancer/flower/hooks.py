@@ -10,9 +10,10 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import Settings
 from fedbalancer.flower.aggregation import UserAggregation
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, FlowerStrategy, Grid, Message, MetricRecord
-from fedbalancer.flower.evaluation import CombineMetrics, Evaluators, combine_metrics
+from fedbalancer.flower.evaluation import CombineMetrics, Evaluators, Target, combine_metrics
 from fedbalancer.flower.events import LogEvent
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
+from fedbalancer.flower.secure import SecureAggregation
 from fedbalancer.methods.table import Method
 
 
@@ -36,16 +37,19 @@ class RoundHooks(FlowerStrategy):
     settings: Settings
     seed: int
     task: str
+    gate: str | None
     run_key: str | None
     min_clients: int
     max_failed_rounds: int | None
     most_samples: int
     most_weight: float
     authenticated_nodes: bool
+    secure: SecureAggregation | None
     measure_network: bool
     waiting: Waiting
     log: LogEvent | None
     evaluators: Evaluators
+    target: Target | None
     train_metrics_aggr_fn: CombineMetrics | None
     evaluate_metrics_aggr_fn: CombineMetrics | None
     active_run: ActiveRun | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -80,10 +81,10 @@ def add_clients(ledger: Ledger, greetings: Sequence[Greeting]) -> Ledger:
     batch_s = float(ledger.batch_s.mean()) if len(ledger.clients) else None
     added = make_ledger(new, batch_s, (ledger.size * ledger.batch_s).tolist())
     clients = (*ledger.clients, *added.clients)
-    columns = {
+    columns: dict[str, Any] = {
         name: np.concatenate([getattr(ledger, name), getattr(added, name)])
         for name in vars(ledger)
-        if name not in ("clients", "position")
+        if name not in ("clients", "position", "tags")
     }
     return replace(ledger, clients=clients, position=Positions(clients), **columns)
 

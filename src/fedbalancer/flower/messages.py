@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fedbalancer import __version__
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.fields import check_fields
@@ -160,8 +162,13 @@ def reorder(vector: Weights, order: Layout, wanted: Layout) -> Weights:
     return wanted.join(order.split(vector))
 
 
-VERSION = 3
-"""Version of the wire format. Client and server of different versions refuse each other."""
+OLDEST, VERSION = 3, 4
+"""Versions of the wire format: the oldest that is still served, and the newest.
+
+Version 4 adds tags to greetings and replies, greetings that only refresh tags, and declined rounds. A greeting request
+has the oldest version, so that older clients understand it, and lists all. The client answers with the newest common
+version, which the server uses from then on.
+"""
 
 FEDBALANCER, ARRAYS, CONFIG, METRICS = "fedbalancer", "arrays", "config", "metrics"
 """Records of a message. All but the first have Flower's usual names."""
@@ -192,6 +199,9 @@ class Instruction:
         policies: The method's client policies (`ClientPolicies.to_json`); "" for custom policies.
         late_counts: Whether a report counts after the deadline.
         rank: Share of the clients that are slower, by which the policy in slot `part` decides.
+        version: Version of the wire format that the client uses.
+        sum_bits: Fractional bits of an update under secure aggregation; 0 without it.
+        sum_clip: Largest change of one parameter under secure aggregation.
     """
 
     client: str
@@ -204,12 +214,16 @@ class Instruction:
     policies: str
     late_counts: bool = False
     rank: float = 0.0
+    version: int = VERSION
+    sum_bits: int = 0
+    sum_clip: float = 0.0
 
     def record(self) -> ConfigRecord:
         """Return the instruction as a record."""
         order = self.order
         return ConfigRecord({
-            "version": VERSION, "client": self.client, "round": order.round, "loss-threshold": order.loss_threshold,
+            "version": self.version, "client": self.client, "round": order.round,
+            "loss-threshold": order.loss_threshold,
             "deadline-s": float(order.deadline_s), "epochs": order.epochs, "batch-size": order.batch_size,
             "seed": order.seed, "sample-cap": _NONE if order.sample_cap is None else order.sample_cap,
             "epoch-batches": _NONE if order.epoch_batches is None else order.epoch_batches,
@@ -217,6 +231,8 @@ class Instruction:
             "clip-norm": float(_NONE) if order.clip_norm is None else order.clip_norm,
             "accepted-round": self.accepted_round, "batch-s": self.batch_s, "run-key": self.run_key,
             "method": self.method, "policies": self.policies, "late-counts": self.late_counts, "rank": self.rank,
+            "share": float(order.shares.get(self.client, _NONE)),
+            "sum-bits": self.sum_bits, "sum-clip": self.sum_clip,
             "optimizer": order.training.optimizer, "accumulate": order.training.accumulate,
             "dtype": order.training.dtype, "drop-last": order.training.drop_last,
             "batch-norm": order.training.batch_norm, "optimizer-state": order.training.optimizer_state,
@@ -229,8 +245,9 @@ class Instruction:
         Raises:
             BadSetting: A field is missing or invalid.
         """
-        check_version(record)
+        version = check_version(record)
         cap, cut, clip = (_number(record, name) for name in ("sample-cap", "epoch-batches", "clip-norm"))
+        client, share = read_text(record, "client"), _number({"share": record.get("share", _NONE)}, "share")
         order = Order(
             round=_whole(record, "round", 1),
             loss_threshold=_number(record, "loss-threshold"),
@@ -243,9 +260,10 @@ class Instruction:
             learning_rate=_number(record, "learning-rate"),
             clip_norm=None if clip < 0 else clip,
             training=_read_training(record),
+            shares={} if share < 0 else {client: share},
         )
         return cls(
-            client=read_text(record, "client"),
+            client=client,
             order=order,
             budget_s=_number(record, "budget-s", endless=True),
             accepted_round=_whole(record, "accepted-round", 0),
@@ -255,6 +273,9 @@ class Instruction:
             policies=read_text(record, "policies", POLICIES_CHARACTERS),
             late_counts=record.get("late-counts", False) is True,
             rank=_number({"rank": record.get("rank", 0.0)}, "rank"),
+            version=version,
+            sum_bits=_whole({"sum-bits": record.get("sum-bits", 0)}, "sum-bits", 0),
+            sum_clip=_number({"sum-clip": record.get("sum-clip", 0.0)}, "sum-clip"),
         )
 
     def client_policies(self) -> ClientPolicies:
@@ -265,7 +286,7 @@ class Instruction:
         """
         if not self.policies:
             raise BadSetting(f"method {self.method!r} has custom policies; give the client the same method: method=...")
-        return ClientPolicies.from_json(self.policies)
+        return ClientPolicies.from_json(self.policies, sums_only=self.sum_bits > 0)
 
 
 def round_of(message: Message) -> int:
@@ -273,10 +294,51 @@ def round_of(message: Message) -> int:
     return int(str(message.content.config_records[FEDBALANCER]["round"]))
 
 
-def check_version(record: Mapping[str, Any]) -> None:
-    """Refuse a record of another version of the wire format."""
-    if record.get("version") != VERSION:
-        raise BadSetting(f"version {record.get('version')!r} of the wire format; this is version {VERSION}")
+def version_fields() -> dict[str, Any]:
+    """Return the fields of a greeting request that older and newer clients read."""
+    return {"version": OLDEST, "versions": list(range(OLDEST, VERSION + 1)), "software": __version__}
+
+
+def check_version(record: Mapping[str, Any]) -> int:
+    """Return the version of a record.
+
+    Raises:
+        BadSetting: The version is not supported; the message says what to install where.
+    """
+    version = record.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or not OLDEST <= version <= VERSION:
+        raise BadSetting(_advice([version], record.get("software")))
+    return version
+
+
+def common_version(record: Mapping[str, Any]) -> int:
+    """Return the newest version that this side and the sender of a greeting request have in common.
+
+    Args:
+        record: The request. A server of version 3 does not list its versions.
+
+    Raises:
+        BadSetting: There is none; the message says what to install where.
+    """
+    offered = record.get("versions")
+    versions = offered if isinstance(offered, list) else [record.get("version")]
+    numbers = [version for version in versions if isinstance(version, int)]
+    common = [version for version in numbers if OLDEST <= version <= VERSION]
+    if not common:
+        raise BadSetting(_advice(versions, record.get("software")))
+    return max(common)
+
+
+def _advice(versions: Sequence[Any], software: Any) -> str:
+    """Return one sentence about versions that do not fit: what to install, and where."""
+    numbers = [version for version in versions if isinstance(version, int)]
+    theirs = f"version {', '.join(map(str, versions))} of the wire format"
+    ours = f"fedbalancer {__version__} here has versions {OLDEST} to {VERSION}"
+    if numbers and min(numbers) > VERSION:
+        known = re.fullmatch(r"[\w.+-]{1,40}", software) if isinstance(software, str) else None
+        newer = f"fedbalancer=={software}" if known else "a newer fedbalancer"
+        return f"the other side has {theirs} and {ours}; install {newer} here"
+    return f"the other side has {theirs} and {ours}; install fedbalancer=={__version__} there"
 
 
 def read_text(record: Mapping[str, Any], name: str, most: int = 200) -> str:
@@ -317,13 +379,15 @@ def _whole(record: Mapping[str, Any], name: str, least: int) -> int:
     return value
 
 
-TRAINED, STOPPED = "trained", "stopped"
+TRAINED, STOPPED, DECLINED = "trained", "stopped", "declined"
 PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
 """Name of the only array of an update, compressed or not: Flower needs one request per array."""
 
 SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
 BATCH_S, WEIGHT, SIZE = "batch-s", "num-examples", "size"
 MOST_METRICS, LONGEST_NAME = 100, 100
+TAGS, MOST_TAGS, LONGEST_TAG = "tags", 50, 50
+REASON, LONGEST_REASON, DECLINES_SINCE = "reason", 200, 4
 RELEASED = "released"
 MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
 
@@ -338,6 +402,7 @@ class ClientMeasurements:
         forward_s: Seconds of the forward pass.
         train_s: Seconds of training.
         phase: What the client was doing when it stopped at the deadline; "" if it did not.
+        declined: Why the client did not take part in the round; "" if it did.
     """
 
     epochs: float
@@ -345,11 +410,13 @@ class ClientMeasurements:
     forward_s: float
     train_s: float
     phase: str = ""
+    declined: str = ""
 
 
 def pack_report(
     client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: ClientMeasurements,
     more: Mapping[str, float] | None = None, size: int | None = None, sent: Arrays | None = None,
+    version: int = VERSION, tags: Sequence[str] | None = None,
 ) -> RecordDict:  # fmt: skip
     """Pack a report.
 
@@ -362,6 +429,8 @@ def pack_report(
         more: Custom metrics.
         size: Current number of samples; None to withhold it.
         sent: Named arrays of the method.
+        version: Version of the wire format.
+        tags: The client's current tags. None: unchanged.
     """
     metrics: dict[str, Any] = {WEIGHT: summary.trained} | ({} if size is None else {SIZE: size})
     metrics |= {metric_key(name): float(getattr(summary, name)) for name in SUMMARY}
@@ -369,7 +438,7 @@ def pack_report(
     metrics |= more or {}
     if summary.released:
         metrics[RELEASED] = list(summary.released)
-    header = _header(client, order, TRAINED, "")
+    header = _header(client, order, TRAINED, "", version, tags)
     return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), FEDBALANCER: header, **pack_arrays(sent or {})})
 
 
@@ -429,12 +498,40 @@ def custom_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     return dict(list(numbers.items())[:MOST_METRICS])
 
 
-def pack_stopped(client: str, order: Order, measured: ClientMeasurements, batch_s: float | None = None) -> RecordDict:
+def pack_stopped(
+    client: str, order: Order, measured: ClientMeasurements, batch_s: float | None = None, version: int = VERSION,
+    tags: Sequence[str] | None = None,
+) -> RecordDict:  # fmt: skip
     """Pack the reply of a client that stopped at the deadline without a report; `batch_s` if it trained."""
     metrics: dict[str, Any] = {metric_key(name): float(getattr(measured, name)) for name in MEASURED}
     metrics |= {} if batch_s is None else {BATCH_S: batch_s}
-    header = _header(client, order, STOPPED, measured.phase)
+    header = _header(client, order, STOPPED, measured.phase, version, tags)
     return RecordDict({METRICS: MetricRecord(metrics), FEDBALANCER: header})
+
+
+def pack_declined(
+    client: str, order: Order, reason: str, version: int = VERSION, tags: Sequence[str] | None = None
+) -> RecordDict:
+    """Pack the reply of a client that does not take part in a round. Version 3 knows only that it stopped."""
+    idle = ClientMeasurements(0.0, 0.0, 0.0, 0.0, "train")
+    if version < DECLINES_SINCE:
+        return pack_stopped(client, order, idle, version=version)
+    content = pack_stopped(client, order, idle, version=version, tags=tags)
+    header = content.config_records[FEDBALANCER]
+    header["outcome"], header["phase"], header[REASON] = DECLINED, "", reason[:LONGEST_REASON]
+    return content
+
+
+def read_tags(record: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the tags in a record; None if it has none, or if they are invalid.
+
+    Args:
+        record: Header of a greeting or a reply.
+    """
+    tags = record.get(TAGS)
+    if not isinstance(tags, list) or len(tags) > MOST_TAGS:
+        return None
+    return frozenset(tag for tag in tags if isinstance(tag, str) and 0 < len(tag) <= LONGEST_TAG)
 
 
 def pack_update(sent: Weights | bytes) -> ArrayRecord:
@@ -452,7 +549,12 @@ def metric_key(name: str) -> str:
 OUR_METRICS = frozenset({WEIGHT, SIZE, *map(metric_key, SUMMARY), *map(metric_key, MEASURED)})
 
 
-def _header(client: str, order: Order, outcome: str, phase: str) -> ConfigRecord:
-    return ConfigRecord(
-        {"version": VERSION, "client": client, "round": order.round, "outcome": outcome, "phase": phase}
+def _header(
+    client: str, order: Order, outcome: str, phase: str, version: int, tags: Sequence[str] | None
+) -> ConfigRecord:
+    header = ConfigRecord(
+        {"version": version, "client": client, "round": order.round, "outcome": outcome, "phase": phase}
     )
+    if tags is not None and version >= DECLINES_SINCE:
+        header[TAGS] = list(tags) or [""]  # an empty list has no type in a record
+    return header

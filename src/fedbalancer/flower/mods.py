@@ -12,8 +12,8 @@ CLIPPING = ("fixedclipping_mod", "adaptiveclipping_mod")
 SECURE = ("secagg_mod", "secaggplus_mod")
 """Flower's SecAgg and SecAgg+."""
 NO_SECURE_AGGREGATION = (
-    "is refused: SecAgg and SecAgg+ need a fixed group of clients, and a round here closes at its deadline with the "
-    "reports that have arrived; LocalDpMod and the private methods protect updates "
+    "is refused: Flower's SecAgg and SecAgg+ need a fixed group of clients, and a round here closes at its deadline "
+    "with the reports that have arrived; Strategy(secure_aggregation=True) sums those "
     "(docs/explanation/privacy.md)"
 )
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]

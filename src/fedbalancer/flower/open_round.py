@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from fedbalancer.client.round import decode_summaries
 from fedbalancer.client.training import make_part, rank_speeds
-from fedbalancer.core.arrays import find_array_fault
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import UNDER_WAY, ClientReport, FailedClient, Ledger, RoundPlan, RoundResult, Weights
+from fedbalancer.core.types.layout import find_array_fault
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, MetricRecord, RecordDict
 from fedbalancer.flower.events import shorten
 from fedbalancer.flower.failures import SILENT
@@ -19,19 +19,23 @@ from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply
 from fedbalancer.flower.messages import (
     ARRAYS,
     CONFIG,
+    DECLINED,
     FEDBALANCER,
     METHOD_ARRAYS,
     METRICS,
     TRAIN,
     WEIGHT,
+    ClientMeasurements,
     Instruction,
     InvalidMessage,
     ModelLayout,
     custom_metrics,
     pack_arrays,
+    read_tags,
 )
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.reading import Expected, UnannouncedSize, batch_s_of, split_timings, unpack
+from fedbalancer.flower.secure import read_keys
 from fedbalancer.methods.table import Method
 from fedbalancer.server.report_check import INVALID
 
@@ -51,12 +55,14 @@ class RoundHost(Protocol):
     speeds: ClientSpeeds
     train_config: ConfigRecord
     configure_train: ConfigureTrain | None
+    sums: Any
 
     @property
     def ledger(self) -> Ledger: ...
     @property
     def late(self) -> LateReports: ...
     def instruction(self, plan: RoundPlan, client: str) -> Instruction: ...
+    def free_clients(self) -> list[str]: ...
     def log_event(self, event: str, **fields: Any) -> None: ...
 
 
@@ -74,7 +80,11 @@ class OpenRound:
         self.reports: dict[str, ClientReport] = {}
         self.missing: dict[str, FailedClient] = {}
         self.metrics: dict[str, RecordDict] = {}
+        self.keys: dict[str, tuple[bytes, bytes]] = {}
+        """Public keys of the reporters, for secure aggregation."""
         self.up_bytes = 0
+        self._arrays: ArrayRecord | None = None
+        self._starting: tuple[str, ...] = plan.cohort
         self._ranks = {} if host.method.part.is_whole else rank_clients(host.ledger)
 
     @property
@@ -83,6 +93,11 @@ class OpenRound:
         answered = len(self.reports) + len(self.missing) >= len(self.plan.cohort)
         waits_for_others = self.plan.late == "counts" or (self.plan.late == "joins" and not self.plan.cohort)
         return self._is_full or (answered and not (waits_for_others and self._host.late.waiting))
+
+    @property
+    def can_close(self) -> bool:
+        """Whether the deadline closes the round: a step of an asynchronous server needs at least one report."""
+        return self.plan.late != "counts" or bool(self.reports or self._host.late.arrived)
 
     @property
     def _is_full(self) -> bool:
@@ -94,7 +109,7 @@ class OpenRound:
         return len(self.reports) >= self.plan.quorum
 
     def messages(self, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
-        """Build one message for each connected client of the round. Flower uploads the shared model once."""
+        """Build one message for each connected client that starts now. Flower uploads the shared model once."""
         sent = pack_arrays(self.plan.order.arrays)
         return [
             Message(
@@ -103,11 +118,28 @@ class OpenRound:
                 TRAIN,
             )
             for client, node in self._host.nodes.connected_clients().items()
-            if client in self.plan.cohort
+            if client in self._starting
         ]
 
+    def refill(self, ttl_s: float, timeout_s: float) -> None:
+        """Fill the places that are free: send the order to the first free clients of the plan's reserve.
+
+        Args:
+            ttl_s: Time to live of the messages, in seconds.
+            timeout_s: Longest duration of a round without a deadline, in seconds.
+        """
+        room = self.plan.concurrency - len(self._host.mailbox.waiting(TRAIN))
+        if room <= 0 or not self.plan.reserve or self._is_full:
+            return
+        free = set(self._host.free_clients())
+        clients = [client for client in self.plan.reserve if client in free][:room]
+        if clients:
+            self.plan, self._starting = self.plan.start_from_reserve(clients), tuple(sorted(clients))
+            self._host.log_event("refill", round=self.plan.order.round, clients=list(self._starting))
+            self.send(ttl_s, timeout_s)
+
     def send(self, ttl_s: float, timeout_s: float) -> None:
-        """Send the orders.
+        """Send the orders to the clients that start now: the cohort, or those of a `refill`.
 
         Args:
             ttl_s: Time to live of the messages, in seconds.
@@ -115,7 +147,8 @@ class OpenRound:
         """
         host, number = self._host, self.plan.order.round
         self._check_order()
-        arrays, config = host.layout.record(self.weights), host.train_config
+        self._arrays = arrays = self._arrays or host.layout.record(self.weights)
+        config = host.train_config
         config["server-round"] = number
         if host.configure_train is None:
             messages: Iterable[Message] = self.messages(arrays, config)
@@ -123,7 +156,7 @@ class OpenRound:
             messages = host.configure_train(number, arrays, config, host.grid)
         outgoing = [self._outgoing(message, arrays, timeout_s) for message in messages]
         sent_to = {sent.client for sent in host.mailbox.send(TRAIN, outgoing, number, ttl_s)}
-        for client in self.plan.cohort:
+        for client in self._starting:
             if client not in sent_to:
                 gone = client not in host.nodes.connected_clients()
                 why = "its node is gone" if gone else "nothing was sent to it"
@@ -145,7 +178,7 @@ class OpenRound:
         """Check a message of `configure_train`, which a user may have overridden."""
         node, kind, content = message.metadata.dst_node_id, message.metadata.message_type, message.content
         client = next((name for name, at in self._host.nodes.connected_clients().items() if at == node), "")
-        if kind != TRAIN or client not in self.plan.cohort:
+        if kind != TRAIN or client not in self._starting:
             raise BadSetting(f"configure_train made a message of type {kind!r} for node {node}; it must be of type "
                              f"{TRAIN!r}, for a client of the round: clients are chosen by the method")  # fmt: skip
         sent = content.array_records.get(ARRAYS)
@@ -187,17 +220,30 @@ class OpenRound:
             host.log_event("error", client=client, round=number, why=why)
             return FailedClient(client, "error", problem=shorten(why))
         try:
-            report, measured = unpack(message, self._expected(client), received.seconds)
+            expected = self._expected(client)
+            report, measured = unpack(message, expected, received.seconds)
+            if report is not None and expected.sums_only:
+                self.keys[client] = read_keys(message.content)
         except InvalidMessage as problem:
             if isinstance(problem, UnannouncedSize):
                 host.nodes.request_greeting(received.sent.node)
             return self._invalid(client, str(problem))
         except Exception as error:  # a failure to read one reply must not end the run
             return self._invalid(client, f"a reply that cannot be read: {type(error).__name__}: {error}")
+        if (tags := read_tags(message.content.config_records[FEDBALANCER])) is not None:
+            host.nodes.set_tags(client, tags)
         host.transport.add_order(client, received.seconds - measured.busy_s)
         if report is not None:
             host.nodes.resize(client, report.size)
             return report
+        return self._without_report(received, measured)
+
+    def _without_report(self, received: ReceivedReply, measured: ClientMeasurements) -> FailedClient:
+        """Return why a valid reply has no report: the client declined, or stopped at the deadline."""
+        host, client, message, number = self._host, received.sent.client, received.message, self.plan.order.round
+        if measured.phase == DECLINED:
+            host.log_event("declined", client=client, round=number, why=measured.declined)
+            return FailedClient(client, DECLINED, problem=measured.declined)
         host.speeds.add_measurement(client, batch_s_of(message, received.seconds))
         host.log_event("stopped at the deadline", client=client, round=number)
         return FailedClient(client, measured.phase or "train", split_timings(measured, received.seconds))
@@ -269,6 +315,7 @@ class OpenRound:
             client, self._size_of(client), self.plan.order, self.weights, host.layout, policies.compress,
             policies.summary, host.nodes.most_samples, policies.train.up_arrays(layout),
             None if part is None else part.mask,
+            part.batch_share if part is not None and policies.part.follows_shares else 1.0, host.sums is not None,
         )  # fmt: skip
 
     def _size_of(self, client: str) -> int:
@@ -305,11 +352,13 @@ class LateReports:
     """Late reports and the clients that still work on closed rounds, for methods that count late reports.
 
     Every such client either joins a later round with its report or is missing in one. Until then it gets no other
-    order. A server that dies loses the reports that have not joined a round.
+    order. Reports that have not joined a round are passed to `keep`, so that they survive a killed server.
 
     Args:
         mailbox: The engine's mailbox.
     """
+
+    keep: Callable[[LateReport], None] | None = None
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -332,7 +381,10 @@ class LateReports:
 
     def add(self, report: ClientReport, of: OpenRound, received: ReceivedReply) -> None:
         """Keep a report whose round is full or closed."""
-        self.arrived.append(LateReport(report, of.plan.order.round, *metrics_and_bytes(report, received)))
+        late = LateReport(report, of.plan.order.round, *metrics_and_bytes(report, received))
+        self.arrived.append(late)
+        if self.keep is not None:
+            self.keep(late)
 
     @property
     def waiting(self) -> set[str]:
@@ -343,6 +395,11 @@ class LateReports:
     def clients(self) -> set[str]:
         """Clients whose outcome has not been part of a round yet."""
         return {*(each.report.client for each in self.arrived), *self.ended}
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """Clients that were still at work when the last round closed."""
+        return frozenset(self._under_way)
 
     @property
     def is_empty(self) -> bool:

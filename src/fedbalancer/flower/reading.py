@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,18 @@ from fedbalancer.flower.compat import (
     Message,
     RecordDict,
 )
+from fedbalancer.flower.events import shorten
 from fedbalancer.flower.messages import (
     ARRAYS,
     BATCH_S,
+    DECLINED,
     FEDBALANCER,
+    LONGEST_REASON,
     MEASURED,
     METRICS,
     MOST_LATENCIES,
     PAYLOAD,
+    REASON,
     RELEASED,
     SIZE,
     STOPPED,
@@ -42,7 +46,9 @@ from fedbalancer.flower.messages import (
     metric_key,
     read_array,
     read_arrays,
+    read_tags,
     read_text,
+    version_fields,
 )
 from fedbalancer.server.report_check import find_fault, find_size_fault
 
@@ -77,6 +83,8 @@ class Expected:
         most_samples: Largest number of samples.
         arrays: Names and shapes of the method's arrays.
         part: Which parameters the client trains. None: all.
+        batch_share: `ClientReport.batch_share` of the part.
+        sums_only: Whether update and numbers of the summary arrive as a sum only.
     """
 
     client: str
@@ -89,6 +97,8 @@ class Expected:
     most_samples: int = MOST_SAMPLES
     arrays: Shapes = field(default_factory=dict)
     part: NDArray[np.bool_] | None = None
+    batch_share: float = 1.0
+    sums_only: bool = False
 
 
 def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, ClientMeasurements]:
@@ -117,6 +127,8 @@ def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[C
     measured = _measured(metrics, phase, round_trip_s)
     if outcome == STOPPED:
         return None, measured
+    if outcome == DECLINED:
+        return None, replace(measured, phase=DECLINED, declined=shorten(str(ours.get(REASON, ""))[:LONGEST_REASON]))
     if outcome != TRAINED:
         raise InvalidMessage(f"outcome {outcome!r}")
     return _report(content, metrics, measured, expected, round_trip_s), measured
@@ -142,15 +154,16 @@ def _report(
     if values["batch_s"] > round_trip_s + CLOCK_SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
         raise InvalidMessage(f"an impossible summary for a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
-    released = _released(metrics, expected.summary, size)
+    released = () if expected.sums_only else _released(metrics, expected.summary, size)
     summary = Summary(**values, trained=int(trained), released=released, read_by_server=False, estimated=False)
     if problem := expected.summary.statistics_fault(summary, size):
         raise InvalidMessage(problem)
-    update = _update(content, expected)
+    update = np.zeros_like(expected.weights) if expected.sums_only else _update(content, expected)
     weight = 1.0 if withheld else float(trained)
     report = ClientReport(
         expected.client, update, weight, measured.epochs, summary, timings, size=size,
         arrays=read_arrays(content, expected.arrays), part=expected.part,
+        batch_share=expected.batch_share,
     )  # fmt: skip
     noise, arrays = expected.summary.loss_noise, expected.arrays
     if problem := find_fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S, arrays):
@@ -256,7 +269,7 @@ def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> Cl
         raise InvalidMessage(f"impossible seconds: {values}")
     if values["busy_s"] > round_trip_s + CLOCK_SLACK_S:
         raise InvalidMessage(f"{values['busy_s']:.1f} busy seconds in a round trip of {round_trip_s:.1f}")
-    return ClientMeasurements(**values, phase=phase)
+    return ClientMeasurements(values["epochs"], values["busy_s"], values["forward_s"], values["train_s"], phase)
 
 
 def _number(metrics: Mapping[str, Any], name: str) -> float:
@@ -275,24 +288,31 @@ class Greeting:
         size: Number of samples.
         batch_s: Measured seconds of some training batches; may be empty.
         network_s: Transport time of the greeting.
+        version: Version of the wire format that the client uses.
+        tags: Its tags.
+        changing: Whether its tags may change.
     """
 
     client: str
     size: int
     batch_s: tuple[float, ...]
     network_s: float
+    version: int = VERSION
+    tags: frozenset[str] = frozenset()
+    changing: bool = False
 
 
-def greeting_request(run_key: str, batch_size: int, latencies: int) -> RecordDict:
+def greeting_request(run_key: str, batch_size: int, latencies: int, refresh: bool = False) -> RecordDict:
     """Return the request for a greeting.
 
     Args:
         run_key: Name of the run.
         batch_size: Samples per batch.
         latencies: Number of batches to time.
+        refresh: Whether only the tags are needed.
     """
-    request: dict[str, Any] = {"version": VERSION, "run-key": run_key, "batch-size": batch_size, "latencies": latencies}
-    return RecordDict({FEDBALANCER: ConfigRecord(request)})
+    request: dict[str, Any] = {"run-key": run_key, "batch-size": batch_size, "latencies": latencies} | version_fields()
+    return RecordDict({FEDBALANCER: ConfigRecord(request | ({"refresh": True} if refresh else {}))})
 
 
 def read_greeting(message: Message, round_trip_s: float, most_samples: int) -> Greeting:
@@ -308,7 +328,7 @@ def read_greeting(message: Message, round_trip_s: float, most_samples: int) -> G
     """
     try:
         ours, metrics = message.content.config_records[FEDBALANCER], message.content.metric_records[METRICS]
-        check_version(ours)
+        version = check_version(ours)
         client = read_text(ours, "client")
     except (KeyError, ValueError, BadSetting) as error:
         raise InvalidMessage(f"not a greeting of this wire format: {error}") from error
@@ -321,4 +341,6 @@ def read_greeting(message: Message, round_trip_s: float, most_samples: int) -> G
         raise InvalidMessage(f"a batch latency that is not a number over 0 and up to {MOST_BATCH_S:g} s")
     if not isinstance(busy_s, int | float) or not 0 <= busy_s < math.inf:
         raise InvalidMessage(f"busy seconds {busy_s!r}")
-    return Greeting(client, size, tuple(float(s) for s in latencies), max(round_trip_s - busy_s, 0.0))
+    network_s = max(round_trip_s - busy_s, 0.0)
+    tags = read_tags(ours) or frozenset()
+    return Greeting(client, size, tuple(map(float, latencies)), network_s, version, tags, ours.get("changing") is True)

@@ -74,6 +74,7 @@ class Run:
         self.evaluate_fn, self.evaluate_config = evaluate_fn, ConfigRecord(dict(evaluate_config or {}))
         self._logged_as_missing: set[str] = set()
         self.spread: ClientSpread | None = None
+        self.why_ended: str | None = None
         self.state: ServerState
         self.record: RunRecorder
         self.saved: Weights | None = None  # the model of the last checkpoint
@@ -89,6 +90,7 @@ class Run:
             train_config={**strategy_config(strategy.method.aggregate), **self.train_config},
             evaluate_config=evaluate_config,
             configure_train=strategy.configure_train,
+            secure=strategy.secure,
             log=self._log_event,
         )
         strategy.active_run = ActiveRun(self.engine, self.aggregation)
@@ -106,7 +108,7 @@ class Run:
         sent = {name: value.hex() if isinstance(value, bytes) else value for name, value in self.train_config.items()}
         content = make_manifest(
             s.task, s.method, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
-            aggregate=describe_aggregator(s.method.aggregate),
+            aggregate=describe_aggregator(s.method.aggregate), gate=s.gate,
         )  # fmt: skip
         return content | {"privacy": describe_privacy(self.method, s.settings)}
 
@@ -117,6 +119,8 @@ class Run:
             record: Writes the run folder.
         """
         self.record = record
+        if self.engine.late_counts:
+            self.engine.late.keep = record.late.save
         server, self.state = self._start_or_resume()
         server.nobody_finished = self.engine.missed_rounds > 0
         self.engine.wait_for_clients(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
@@ -132,11 +136,23 @@ class Run:
         if state.round >= self.num_rounds:
             return True
         if spending is not None and spending.is_over(state.ledger.clients):
-            self.engine.log_event("every client has spent its epsilon_budget", round=state.round)
-            return True
+            return self._end("every client has spent its epsilon_budget")
+        if (target := self.strategy.target) is not None and any(map(target.is_reached, self._evaluations())):
+            return self._end(f"reached the target {target}")
         _log.info("")
         _log.info("[ROUND %d/%d]", state.round + 1, self.num_rounds)
         return False
+
+    def _end(self, why: str) -> bool:
+        """End the run before its last round."""
+        self.why_ended = why
+        self.engine.log_event(why, round=self.state.round)
+        return True
+
+    def _evaluations(self) -> Iterable[Mapping[str, Any]]:
+        """Return the metrics of all evaluations: on the server if there are any, otherwise on clients."""
+        on_server, on_clients = self.result.evaluate_metrics_serverapp, self.result.evaluate_metrics_clientapp
+        return (on_server or on_clients).values()
 
     def _start_or_resume(self) -> tuple[GrowingServer, ServerState]:
         """Return the server and the state of the last checkpoint, or those before the first round."""
@@ -157,6 +173,8 @@ class Run:
         self._restore_configs(saved)
         self.saved = self.model(state)
         self._publish(state)
+        if self.engine.late_counts:
+            self.engine.late.arrived = [late for late in self.record.late_reports() if late.round <= state.round]
         for change in self.record.changes:
             self.engine.log_event("setting changed", **asdict(change))
             if change.setting == "batch_size":
@@ -198,11 +216,14 @@ class Run:
         self._publish(self.state)
         self.result.train_metrics_clientapp[number] = self._train_metrics(result)
         self.record.round(before, self.state, result, evaluation, metrics_of_round(self.result, number), self.spread)
-        self.record.checkpoint(self.state, first, self.engine.snapshot() | self._saved_configs())
         self.saved = self.model(self.state)
+        engine = self.engine.snapshot() | self._saved_configs()
+        self.record.checkpoint(self.state, first, engine, self.layout.layout, self.saved)
+        if self.engine.late_counts:
+            self.record.late.prune(self.engine.late.arrived)
         if (spending := self.engine.spending) is not None:
             rows = privacy_rows(self.method, self.strategy.settings, self.state.ledger.clients, spending.releases)
-            self.record.folder.record_privacy(rows)
+            self.record.privacy(rows)
 
     def _saved_configs(self) -> dict[str, str]:
         """Return the configurations that an overridden hook may have changed."""
@@ -271,7 +292,7 @@ class Run:
 
     def _log_event(self, event: str, **fields: Any) -> None:
         if hasattr(self, "record"):
-            self.record.folder.log(event, **fields)
+            self.record.log(event, **fields)
         if self.strategy.log is not None:
             self.strategy.log(event, **fields)
 

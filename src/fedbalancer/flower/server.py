@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -71,8 +72,19 @@ class GrowingServer:
             state = self._lengthen(state)
         else:
             state = self._correct(state, assumed - engine.speeds.assumed, first_orders)
-        self.planned_from = state
+        self.planned_from = state = self._wait_for_eligible(state)
         return state
+
+    def _wait_for_eligible(self, state: ServerState) -> ServerState:
+        """Wait until the client selector may select somebody. The run's clock includes the wait."""
+        engine, began_s = self._engine, state.clock_s
+        while not engine.is_any_eligible(partial(self._any_eligible, state), state.clock_s - began_s):
+            clock_s = state.clock_s + engine.wait_for_eligible(state.clock_s - began_s)
+            state = replace(state, clock_s=clock_s, ledger=engine.update_ledger(state.ledger, self._measures))
+        return state
+
+    def _any_eligible(self, state: ServerState, rows: IndexArray) -> bool:
+        return len(self._policies.clients.eligible(self.setup, state, rows)) > 0
 
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
         """Plan the next round."""

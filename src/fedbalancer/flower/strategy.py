@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +14,21 @@ from typing import Any
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.files import cache_folder
+from fedbalancer.core.metrics import ACCURACY, Metric
 from fedbalancer.core.schedules import RateFunction
 from fedbalancer.core.settings import resolve
 from fedbalancer.flower.aggregation import with_aggregator
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
-from fedbalancer.flower.evaluation import CombineMetrics, Evaluators
+from fedbalancer.flower.evaluation import CombineMetrics, Evaluators, Target
 from fedbalancer.flower.failures import check_max_failed_rounds
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.hooks import RoundHooks, overrides
 from fedbalancer.flower.reading import MOST_SAMPLES
 from fedbalancer.flower.recorder import RunRecorder, ending_status, run_folder_path
+from fedbalancer.flower.release import Gate
 from fedbalancer.flower.run import EvaluateFn, Run
+from fedbalancer.flower.secure import SecureAggregation
+from fedbalancer.flower.secure_rounds import check_secure_method
 from fedbalancer.methods.composition import with_local_statistics
 from fedbalancer.methods.modifiers import LAST
 from fedbalancer.methods.names import parse_method_name
@@ -33,7 +37,9 @@ from fedbalancer.methods.slots import check_composition
 from fedbalancer.methods.table import Method
 from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT
+from fedbalancer.store.checkpoint import KEPT
 from fedbalancer.store.privacy import model_claim
+from fedbalancer.store.tracking import check_sinks
 
 REPLACED = {
     "fraction_train": "use clients_per_round; methods plan with a fixed number of clients per round",
@@ -81,6 +87,9 @@ class Strategy(RoundHooks):
         min_clients: Clients that the first round waits for. Default: 2.
         min_available_nodes: Flower's name for `min_clients`.
         eval_every: Rounds between two evaluations.
+        target: Value of `target_metric` at which the run ends before its last round. One evaluation is enough.
+        target_metric: Metric of the target: the name of a built-in metric, or an `fb.Metric` with its direction. The
+            evaluation on the server counts if there is one, otherwise that on clients. Default: accuracy.
         federated_evaluate: Whether clients evaluate the model.
         fraction_evaluate: Fraction of the idle clients that evaluate. Default: all with `federated_evaluate`.
         min_evaluate_nodes: Smallest number of clients that evaluate.
@@ -89,14 +98,20 @@ class Strategy(RoundHooks):
         checkpoint_dir: Folder of the run folders. Default: the user's cache folder.
         run_key: Name of the run and of its folder.
         accept_changes: Whether a run may continue with changed settings. They are recorded in `manifest.json`.
+        keep: Checkpoints to keep besides the one with the best evaluation; at least 2.
+        gate: Condition that a model must meet before it is exported or registered, such as `accuracy >= 0.8`.
         task: Name of the task in reports.
         max_failed_rounds: Consecutive rounds without a usable report that end the run; None for no limit.
         most_samples: Largest number of samples that a client may report.
         most_weight: Largest weight of an update, in multiples of the round's median.
         authenticated_nodes: Whether a client id belongs to the first node that used it. Requires a SuperLink with
             `--enable-supernode-auth`.
+        secure_aggregation: Whether the server sees only the sum of a round's updates, or a `SecureAggregation` with its
+            settings. Methods that need more are refused.
         measure_network: Whether deadlines follow measured transport times, and slow clients are paused.
         waiting: How the server waits for clients.
+        track: Experiment trackers: `tensorboard[:DIR]`, `mlflow[:URI]`, `wandb[:PROJECT]`, `prometheus[:[HOST:]PORT]`,
+            `package.module:Class`, or objects of classes derived from `fedbalancer.experiments.tracking.Sink`.
         log: Called with the name and the fields of every event.
         others: Other arguments of Flower's strategies. They are refused unless they have Flower's default value.
 
@@ -119,6 +134,8 @@ class Strategy(RoundHooks):
         min_clients: int | None = None,
         min_available_nodes: int | None = None,
         eval_every: int = 1,
+        target: float | None = None,
+        target_metric: str | Metric = ACCURACY,
         federated_evaluate: bool = False,
         fraction_evaluate: float | None = None,
         min_evaluate_nodes: int | None = None,
@@ -127,13 +144,17 @@ class Strategy(RoundHooks):
         checkpoint_dir: Path | str | None = None,
         run_key: str | None = None,
         accept_changes: bool = False,
+        keep: int = KEPT,
+        gate: str | None = None,
         task: str = "flower",
         max_failed_rounds: int | None = 5,
         most_samples: int = MOST_SAMPLES,
         most_weight: float = MOST_WEIGHT,
         authenticated_nodes: bool = False,
+        secure_aggregation: bool | SecureAggregation = False,
         measure_network: bool = True,
         waiting: Waiting = WAITING,
+        track: Sequence[Any] = (),
         log: Callable[..., None] | None = None,
         **others: Any,
     ) -> None:
@@ -154,10 +175,15 @@ class Strategy(RoundHooks):
                 f"train {type(self.method.train).__name__} fine-tunes before evaluations, which clients on Flower do "
                 "not; use it in the simulator (fedbalancer run)"
             )
-        if self.method.summary.needs_secure_aggregation:
+        self.secure = SecureAggregation() if secure_aggregation is True else secure_aggregation or None
+        if self.secure is not None:
+            check_secure_method(self.method, self.secure, self.settings.clients_per_round)
+            if overrides(self, "aggregate_train"):
+                raise BadSetting("secure_aggregation: aggregate_train would get replies without updates; leave it out")
+        elif self.method.summary.needs_secure_aggregation:
             raise BadSetting(
-                f"summary {type(self.method.summary).__name__} needs secure aggregation of loss statistics, and "
-                "Flower has it for model updates only; use Histogram"
+                f"summary {type(self.method.summary).__name__} needs secure aggregation: set secure_aggregation=True, "
+                "or use Histogram"
             )
         if self.method.aggregate.noise_is_known:
             raise BadSetting(
@@ -181,6 +207,14 @@ class Strategy(RoundHooks):
         if not most_weight >= 1:
             raise BadSetting(f"most_weight = {most_weight} must be at least 1")
         self.authenticated_nodes, self.most_weight = authenticated_nodes, most_weight
+        self.target = None if target is None else Target(target_metric, target)
+        if target is None and target_metric != ACCURACY:
+            raise BadSetting(f"target_metric = {target_metric!r} would have no effect without target")
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < KEPT:
+            raise BadSetting(f"keep = {keep!r} must be a whole number, at least {KEPT}")
+        self.keep, self.gate = keep, None if gate is None else str(Gate.parse(gate))
+        check_sinks(track)
+        self.track = tuple(track)
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:
@@ -220,6 +254,10 @@ class Strategy(RoundHooks):
         """
         _log.info("Starting %s strategy:", type(self).__name__)
         self.summary()
+        if self.target is not None and evaluate_fn is None and not self.evaluators.fraction:
+            raise BadSetting(
+                f"target = {self.target.value:g} needs evaluations: evaluate_fn or federated_evaluate=True"
+            )
         started = time.monotonic()
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
@@ -227,7 +265,8 @@ class Strategy(RoundHooks):
                 _log.warning(
                     "The epsilon of the model is infinite, because %s (docs/explanation/privacy.md)", claim.why
                 )
-            record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
+            folder, is_kept = self._folder(stack, run)
+            record = RunRecorder(folder, run.manifest(), self.accept_changes, self.track, is_kept, self.keep)
             try:
                 run.run_rounds(record)
             except BaseException as error:
@@ -235,18 +274,19 @@ class Strategy(RoundHooks):
                 raise
             finally:
                 self.active_run = None
-            record.close("done", None, run.model(run.state), run.layout.layout)
+            record.close("done", run.why_ended, run.model(run.state), run.layout.layout)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - started)
         _log.info("Final results:")
         for line in str(run.result).splitlines():
             _log.info("\t%s", line)
         return run.result
 
-    def _folder(self, stack: ExitStack, run: Run) -> Path:
+    def _folder(self, stack: ExitStack, run: Run) -> tuple[Path, bool]:
+        """Return the run folder, and whether it is kept."""
         if self.run_key is None and self.checkpoint_dir is None:
-            return Path(stack.enter_context(TemporaryDirectory(prefix="fedbalancer-"))) / "run"
+            return Path(stack.enter_context(TemporaryDirectory(prefix="fedbalancer-"))) / "run", False
         base = self.checkpoint_dir if self.checkpoint_dir is not None else cache_folder() / "flower-runs"
-        return run_folder_path(base, run.key)
+        return run_folder_path(base, run.key), True
 
 
 def _make_robust(method: str | Method) -> str | Method:

@@ -21,9 +21,9 @@ from typing import Any
 import httpx
 from flwr.app import Array, Error, Message, Metadata, RecordDict
 
-from fedbalancer.core.arrays import count_bytes
 from fedbalancer.core.errors import MissingData
 from fedbalancer.core.types import Shapes
+from fedbalancer.core.types.layout import count_bytes
 from fedbalancer.flower.compat import Grid
 from fedbalancer.flower.messages import HEADER_BYTES, ModelLayout
 

@@ -205,4 +205,5 @@ def setup_of(
         forward_epochs=forward_epochs,
         loss_noise=method.client.summary.loss_noise,
         stops_in_epoch=method.client.work.stops_in_epoch,
+        repeats=method.client.work.repeats,
     )

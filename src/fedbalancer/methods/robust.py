@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedbalancer.methods.composition import Method
-from fedbalancer.server.aggregate import ClippedAround
+from fedbalancer.server.aggregate import CheckedUpdates
 from fedbalancer.server.clients import CappedParticipation, Uniform
 from fedbalancer.server.deadline import LearnedWork, LimitedDeadline, PeakDeadline, UsefulWork
 from fedbalancer.server.pace import MedianControl, RatioControl
@@ -18,7 +18,7 @@ STEERED = (LearnedWork, PeakDeadline, UsefulWork)
 def robust(method: Method) -> Method:
     """Return the method with robust policies where its own trust the clients.
 
-    Medians for loss threshold and pace, a floor and a rate limit for the deadline, a cap on participation, and clipped
+    Medians for loss threshold and pace, a floor and a rate limit for the deadline, a cap on participation, and checked
     updates. Policies that need no protection stay.
 
     Args:
@@ -44,4 +44,4 @@ def _pace(policy: Any) -> Any:
 def _aggregate(policy: Any) -> Any:
     """Return a robust aggregator. Votes, and clipping by a fixed bound (central privacy), stay as they are."""
     safe = policy.counts_votes or policy.model_noise_multiplier is not None
-    return policy if safe or isinstance(policy, ClippedAround) else ClippedAround(policy)
+    return policy if safe or isinstance(policy, CheckedUpdates) else CheckedUpdates(policy)

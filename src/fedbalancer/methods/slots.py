@@ -35,9 +35,11 @@ def check_composition(method: Any) -> None:
 def _find_part_conflict(method: Any) -> str | None:
     part = type(method.part).__name__
     if not method.aggregate.handles_parts:
-        return f"part {part} trains parts of the model, which {type(method.aggregate).__name__} does not average"
+        aggregate = type(method.aggregate).__name__
+        return f"part {part} trains parts of the model, which {aggregate} does not average; use WeightedMean"
     if not method.compress.is_identity:
-        return f"part {part} sends parts of the model, and {type(method.compress).__name__} encodes whole updates"
+        compress = type(method.compress).__name__
+        return f"part {part} sends parts of the model, and {compress} encodes whole updates; use no compression"
     return None
 
 

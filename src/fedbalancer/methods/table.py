@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedbalancer.client.parts import DroppedUpdate, FedRolex, HeteroFL, LastLayers
 from fedbalancer.client.samples import HighestLoss, OverThreshold, OverThresholdBatch
 from fedbalancer.client.summary import LossStatistics
-from fedbalancer.client.work import WholeBatches, WholeEpochs
-from fedbalancer.core.contracts import SLOTS, DeadlinePolicy
+from fedbalancer.client.training import MIFA, FedDyn, Scaffold
+from fedbalancer.client.work import RepeatedEpochs, WholeBatches, WholeEpochs
+from fedbalancer.core.contracts import SLOTS, Aggregator, DeadlinePolicy, LocalTraining
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.methods.composition import Method, setup_of, with_local_statistics
@@ -22,10 +24,27 @@ from fedbalancer.methods.modifiers import LAST, MODIFIERS
 from fedbalancer.methods.names import MethodName, check_name, parse_method_name, with_choices
 from fedbalancer.methods.policy_registry import make_policy
 from fedbalancer.methods.slots import check_composition, check_policy_type, load_policy
-from fedbalancer.server.aggregate import ExtrapolatedMomentum
-from fedbalancer.server.clients import ByLoss, LeastSelected, Oort, OverThresholdUtility
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
-from fedbalancer.server.late import Boosted, Buffered
+from fedbalancer.server.aggregate import (
+    CalibratedMean,
+    DelayAdaptive,
+    ExtrapolatedMomentum,
+    FedDynServer,
+    FedYogi,
+    MIFAServer,
+    ScaffoldServer,
+)
+from fedbalancer.server.clients import ByLoss, LeastSelected, Oort, OverThresholdUtility, Pisces
+from fedbalancer.server.deadline import (
+    BoundedStaleness,
+    FirstReports,
+    FixedDeadline,
+    KthFastest,
+    PeakDeadline,
+    RankedByGradient,
+    UsefulWork,
+    WaitForShare,
+)
+from fedbalancer.server.late import Boosted, Buffered, Mixed, Timed
 from fedbalancer.server.model_average import AveragedModel
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold
@@ -92,11 +111,35 @@ def _oortbalancer() -> Method:
 
 
 def _timelyfl() -> Method:
-    return _fedavg(KthFastest()).with_policies(work=WholeBatches())
+    return _fedavg(KthFastest()).with_policies(work=WholeBatches(), part=LastLayers())
 
 
 def _refl() -> Method:
     return _fedavg(WaitForShare(0.8)).with_policies(clients=LeastSelected(), late=Boosted())
+
+
+def _pyramidfl() -> Method:
+    return Method("pyramidfl").with_policies(
+        clients=Oort(),
+        deadline=RankedByGradient(),
+        work=RepeatedEpochs(),
+        part=DroppedUpdate(),
+        summary=LossStatistics(over_samples="selected"),
+        aggregate=FedYogi(),
+    )
+
+
+def _asynchronous(**policies: Any) -> Method:
+    return _fedavg(WaitForShare()).with_policies(**policies)
+
+
+def _pisces() -> Method:
+    summary = LossStatistics(over_samples="selected")
+    return _fedavg(BoundedStaleness()).with_policies(clients=Pisces(), late=Timed(), summary=summary)
+
+
+def _corrected(train: LocalTraining, aggregate: Aggregator) -> Method:
+    return _fedavg(FixedDeadline(1)).with_policies(train=train, aggregate=aggregate)
 
 
 BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
@@ -111,12 +154,37 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "fedbalancer": ("sample selection and adaptive deadlines", lambda s: _fedbalancer()),
     "canter": ("ours: short rounds by useful work, momentum, averaged model", lambda s: _canter()),
     "oortbalancer": ("FedBalancer with Oort's one batch per epoch", lambda s: _oortbalancer()),
-    "timelyfl": ("TimelyFL: as much work as fits the k-th fastest client's epoch", lambda s: _timelyfl()),
+    "timelyfl": ("TimelyFL: as many epochs or layers as fit the k-th fastest client's epoch", lambda s: _timelyfl()),
     "refl": ("REFL: late reports count, rarely selected clients first", lambda s: _refl()),
     "fedbuff": (
-        "FedBuff: one step per buffer of reports, late or not",
-        lambda s: _fedavg(WaitForShare()).with_policies(late=Buffered()),
+        "FedBuff: asynchronous, one step per buffer of reports",
+        lambda s: _asynchronous(late=Buffered()),
     ),
+    "fedasync": (
+        "FedAsync: asynchronous, every report is mixed into the model",
+        lambda s: _asynchronous(late=Mixed(), mu=0.005),
+    ),
+    "ca2fl": (
+        "CA2FL: asynchronous, calibrated by every client's last update",
+        lambda s: _asynchronous(late=Buffered(power=0.0), aggregate=CalibratedMean()),
+    ),
+    "fadas": (
+        "FADAS: asynchronous, AMSGrad whose step adapts to delays",
+        lambda s: _asynchronous(late=Buffered(power=0.0), aggregate=DelayAdaptive()),
+    ),
+    "pisces": ("Pisces: asynchronous, clients by utility and staleness", lambda s: _pisces()),
+    "heterofl": (
+        "HeteroFL: slower clients train fewer channels",
+        lambda s: _fedavg(FixedDeadline(1)).with_policies(part=HeteroFL()),
+    ),
+    "fedrolex": (
+        "FedRolex: fewer channels, others in every round",
+        lambda s: _fedavg(FixedDeadline(1)).with_policies(part=FedRolex()),
+    ),
+    "pyramidfl": ("PyramidFL: Oort's clients fill their time and send a share of their update", lambda s: _pyramidfl()),
+    "scaffold": ("SCAFFOLD: control variates against client drift", lambda s: _corrected(Scaffold(), ScaffoldServer())),
+    "feddyn": ("FedDyn: dynamic regularisation of every client's loss", lambda s: _corrected(FedDyn(), FedDynServer())),
+    "mifa": ("MIFA: the latest update of every client, however old", lambda s: _corrected(MIFA(), MIFAServer())),
 }
 """Every base: its title, and the function that composes it."""
 

@@ -7,12 +7,14 @@ the plans of the two servers are compared.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedbalancer.core.interfaces import Executor
-from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, ServerState
+from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, ServerState, Weights
+from fedbalancer.core.types.round import total
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.simulation import Simulation, build
@@ -36,6 +38,7 @@ class Influence:
         rejected: Number of rejected reports.
         wrongly_rejected: Number of rejected reports of honest clients.
         accuracy: Mean accuracy over the last rounds.
+        victims: The same on the samples that a targeted attack tries to spoil; NaN for other attacks.
     """
 
     threshold: float
@@ -45,6 +48,7 @@ class Influence:
     rejected: int
     wrongly_rejected: int
     accuracy: float
+    victims: float = math.nan
 
 
 class _RecordedAttackers(Attackers):
@@ -54,9 +58,9 @@ class _RecordedAttackers(Attackers):
         super().__init__({} if attackers is None else attackers.attack_of)
         self.truth: list[ClientReport] = []
 
-    def falsify(self, report: ClientReport, order: Order) -> ClientReport:
-        self.truth.append(report)
-        return super().falsify(report, order)
+    def falsify(self, reports: Sequence[ClientReport], order: Order, weights: Weights) -> list[ClientReport]:
+        self.truth = list(reports)
+        return super().falsify(reports, order, weights)
 
 
 class _Counts:
@@ -67,7 +71,7 @@ class _Counts:
         self.threshold, self.deadline = 0.0, 0.0
         self.selected: Counter[str] = Counter()
         self.honest_selected = self.honest_done = self.rejected = self.wrongly_rejected = 0
-        self.accuracies: list[float] = []
+        self.accuracies: list[tuple[float, float]] = []
 
     def compare(self, plan: RoundPlan, honest: Order) -> None:
         """Compare the plan of a round with the plan that true reports would have given."""
@@ -87,9 +91,10 @@ class _Counts:
     def summarize(self, rounds: int) -> Influence:
         selected = max(self.selected.values(), default=0) / rounds
         honest = self.honest_done / max(self.honest_selected, 1)
-        accuracy = sum(self.accuracies) / max(len(self.accuracies), 1)
+        last = self.accuracies[-LAST:] or [(0.0, math.nan)]
+        accuracy, victims = (total(values) / len(last) for values in zip(*last, strict=True))
         return Influence(
-            self.threshold, self.deadline, honest, selected, self.rejected, self.wrongly_rejected, accuracy
+            self.threshold, self.deadline, honest, selected, self.rejected, self.wrongly_rejected, accuracy, victims
         )
 
 
@@ -102,6 +107,30 @@ def measure_influence(spec: RunSpec, task: Task, executor: Executor, attacks: Se
         executor: Executor for training, unless an attack changes the clients' data.
         attacks: Attacks as in `run --attack`.
     """
+    return measure_influences(spec, task, executor, attacks)[-1]
+
+
+def measure_influences(
+    spec: RunSpec,
+    task: Task,
+    executor: Executor,
+    attacks: Sequence[str] = (),
+    after: Sequence[int] = (),
+    victims: Executor | None = None,
+) -> list[Influence]:
+    """Run a specification under attack, and measure the influence after some numbers of rounds.
+
+    Args:
+        spec: The run.
+        task: Its task.
+        executor: Executor for training, unless an attack changes the clients' data.
+        attacks: Attacks as in `run --attack`.
+        after: Numbers of rounds, ascending. Default: the rounds of the run.
+        victims: Evaluates models on the samples that a targeted attack tries to spoil.
+
+    Returns:
+        The influence up to each of these rounds.
+    """
     settings = {**spec.overrides, "attacks": tuple(attacks)}
     attacked = replace(spec, settings=settings)
     if poisons_data(tuple(attacks)):  # the executor needs the changed data
@@ -111,8 +140,9 @@ def measure_influence(spec: RunSpec, task: Task, executor: Executor, attacks: Se
     engine.attackers = attackers = _RecordedAttackers(engine.attackers)
     counts = _Counts(attackers)
     state = honest_state = server.init(executor.initial_weights(spec.seed))
-    rounds = spec.rounds if spec.rounds is not None else simulation.settings.rounds
-    for number in range(rounds):
+    ends = list(after) or [spec.rounds if spec.rounds is not None else simulation.settings.rounds]
+    influences = []
+    for number in range(1, ends[-1] + 1):
         plan = server.plan(state, engine.available(state.clock_s))
         honest_plan = _replan(simulation, honest_state, plan)
         counts.compare(plan, honest_plan.order)
@@ -123,9 +153,13 @@ def measure_influence(spec: RunSpec, task: Task, executor: Executor, attacks: Se
         honest_state = server.observe(honest_state, true_result)
         state = server.observe(state, result)
         counts.add(result)
-        if number >= rounds - LAST and not spec.timing_only:
-            counts.accuracies.append(executor.evaluate(server.model(state)).accuracy)
-    return counts.summarize(rounds)
+        if not spec.timing_only and any(end - LAST < number <= end for end in ends):
+            model = server.model(state)
+            on_victims = math.nan if victims is None else victims.evaluate(model).accuracy
+            counts.accuracies.append((executor.evaluate(model).accuracy, on_victims))
+        if number in ends:
+            influences.append(counts.summarize(number))
+    return influences
 
 
 def _replace_reports(result: RoundResult, plan: RoundPlan, truth: Sequence[ClientReport]) -> RoundResult:

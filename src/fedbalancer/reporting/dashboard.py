@@ -13,7 +13,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +34,8 @@ REST = 2
 """Rendering takes at most one part in `REST` of the time."""
 LONGEST_REST_S = 1.0
 
+Remarks = Callable[[Path], Sequence[str]]
+"""Lines about the rounds of the run in a folder."""
 Signature = tuple[tuple[int, int, int] | None, ...]
 """Modification time, size and inode of each file; None for a missing file."""
 
@@ -111,8 +113,8 @@ class LiveRuns:
 class LivePage:
     """The page of a folder, which need not exist yet. Safe for several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, remarks: Remarks | None = None) -> None:
+        self.folder, self._remarks = folder, remarks
         self._runs = LiveRuns()
         self._lock = threading.Lock()
         self._version, self._page = "", b""
@@ -153,7 +155,9 @@ class LivePage:
             return waiting_html(self.folder.name, self._hint(), live)
         try:
             results = load(self.folder, self._runs.load)
-            return page_html(results, None if results.single else score_comparison(results), live)
+            if not results.single:
+                return page_html(results, score_comparison(results), live)
+            return page_html(results, None, live, self._remarks(self.folder) if self._remarks is not None else ())
         except FedBalancerError as error:
             return waiting_html(self.folder.name, str(error), live)
 
@@ -185,18 +189,21 @@ class DashboardServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def open_dashboard(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[DashboardServer]:
+def open_dashboard(
+    folder: Path, host: str = "127.0.0.1", port: int = 0, remarks: Remarks | None = None
+) -> Iterator[DashboardServer]:
     """Open the server of a folder's page, bound to its port; call `serve_forever` on it.
 
     Args:
         folder: A run or comparison folder; it need not exist yet.
         host: Interface to listen on.
         port: Port; 0 chooses a free one.
+        remarks: Returns lines about the rounds of a single run.
 
     Raises:
         BadSetting: If the address cannot be used.
     """
-    page = LivePage(folder)
+    page = LivePage(folder, remarks)
     try:
         server = DashboardServer(page, host, port)
     except (OSError, OverflowError) as error:

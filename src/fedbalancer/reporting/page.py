@@ -44,13 +44,16 @@ class Live:
     every_ms: int = 1000
 
 
-def page_html(results: Results, comparison: Comparison | None, live: Live | None = None) -> str:
+def page_html(
+    results: Results, comparison: Comparison | None, live: Live | None = None, remarks: Sequence[str] = ()
+) -> str:
     """Render the page of a comparison or a single run.
 
     Args:
         results: The runs.
         comparison: Their scores; None for a single run.
         live: Set if the page updates itself.
+        remarks: Lines about the rounds of a run, such as replays under other methods.
 
     Returns:
         The HTML document.
@@ -76,6 +79,7 @@ def page_html(results: Results, comparison: Comparison | None, live: Live | None
         origin=_origin(results),
         commands=list(list_commands(results)),
         live=live,
+        remarks=remarks,
         data=Markup(encode_charts(charts, looks)) if charts else None,
     )
 
@@ -166,7 +170,7 @@ def _seeds(seeds: tuple[int, ...]) -> str:
 
 
 def _render_page(**values: Any) -> str:
-    defaults = {"waiting": False, "comparison": None, "data": None, "problems": (), "top": ()}
+    defaults = {"waiting": False, "comparison": None, "data": None, "problems": (), "remarks": (), "top": ()}
     return render(read_asset("page.html"), **(defaults | values))
 
 

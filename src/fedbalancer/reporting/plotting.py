@@ -295,6 +295,44 @@ def _draw_devices(axes: Axes, hours: FloatArray) -> None:
     axes.set(xticks=range(0, 25, 4), yticks=[])
 
 
+LEARNED = (("batch_s", "std_s", "Seconds per batch"), ("down_mbit_s", "down_std_mbit_s", "Download, Mbit/s"),
+           ("up_mbit_s", "up_std_mbit_s", "Upload, Mbit/s"))  # fmt: skip
+"""Fitted means of a learned fleet, their deviations, and their labels."""
+BAND = 1.645
+"""Half the width of a 90% band, in standard deviations."""
+
+
+def plot_learned_fleet(fleet: Fleet, clients: pl.DataFrame, title: str) -> Figure:
+    """Plot what was measured against what was fitted: a panel per quantity, a column of points per device.
+
+    Args:
+        fleet: The learned fleet.
+        clients: A row per client and round with the measured columns of `LEARNED`; null was not measured.
+        title: Title of the figure.
+    """
+    figure = new_figure(11.0, 9.0)
+    shown = f"{title}: {len(fleet.devices):,} learned devices; points: measured rounds, bars: fitted 90% bands"
+    figure.suptitle(shown, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK, parse_math=False)
+    devices = sorted(fleet.devices, key=lambda device: (-(device.batch_s or 0.0), device.id))
+    step = max(len(devices) // MOST_DEVICES, 1)
+    place = {device.id: number for number, device in enumerate(devices[::step])}
+    for axes, (name, deviation, label) in zip(figure.subplots(len(LEARNED), 1), LEARNED, strict=True):
+        measured = clients.select("client", name).drop_nulls().filter(pl.col("client").is_in(list(place)))
+        axes.scatter([place[client] for client in measured["client"]], measured[name], s=9, color=ORANGE, zorder=3,
+                     alpha=0.7, linewidths=0, label="measured")  # fmt: skip
+        fitted = [(place[each.id], getattr(each, name), getattr(each, deviation)) for each in devices[::step]
+                  if getattr(each, name) is not None]  # fmt: skip
+        if fitted:
+            at, mean, std = np.array(fitted).T
+            low = np.minimum(BAND * std, 0.99 * mean)
+            axes.errorbar(at, mean, (low, BAND * std), fmt="_", color=BLUE, elinewidth=3, alpha=0.6, label="fitted")
+            axes.set_yscale("log")
+        some = "" if step == 1 else f" (every {step}th)"
+        style_axes(axes, f"Devices{some}, slowest first", label)
+        axes.set_xticks([])
+    return add_legend(figure)
+
+
 def _draw_clients(axes: Axes, held: LabelCounts) -> None:
     rows = held.space_clients(MOST_BARS)
     heights = held.counts[rows] if held.labels else held.sizes[rows][:, None]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedbalancer.core.contracts import NOTHING, LatePolicy, Private
-from fedbalancer.core.types import ClientReport, LateRule, RoundResult, ServerState, Setup
+from fedbalancer.core.fields import Count, NonzeroShare, UpTo100
+from fedbalancer.core.types import ClientReport, IndexArray, LateRule, RoundResult, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
 
-__all__ = ["Boosted", "Buffered", "Joins", "Lost", "staleness_weight"]
+__all__ = ["Boosted", "Buffered", "Joins", "Lost", "Mixed", "Timed", "staleness_weight"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Joins(LatePolicy):
 
 @dataclass(frozen=True)
 class PendingClients:
-    """Clients whose reports are still to arrive.
+    """Clients at work.
 
     Args:
         clients: Client ids in order.
@@ -93,44 +95,21 @@ class PendingClients:
 
 
 PAPER_BUFFER = 10
-"""The paper's buffer size for all its tasks, with a hundred clients or more working concurrently."""
+"""FedBuff's buffer size for all tasks of its paper, with a hundred clients or more at work."""
 
 
-@dataclass(frozen=True)
-class Buffered(LatePolicy):
-    """FedBuff: K clients work concurrently, and the server steps after every `buffer` reports.
+class _Asynchronous(LatePolicy):
+    """Base of the policies of asynchronous servers: K clients are at work at any time, and every report counts.
 
-    After each step as many clients start, from the current model (Nguyen et al., "Federated Learning with Buffered
-    Asynchronous Aggregation", AISTATS 2022).
-
-    A step is the unweighted mean over the buffer of s D (the paper's Algorithm 1). D is an update relative to the model
-    from which its client started; s = 1 / sqrt(1 + tau), where tau is the number of steps since then. The paper's eta_g
-    is 1, or the step of the aggregator (`+momentum`).
-
-    Difference from the paper: a round is one step, so a free place is filled with the next step, not immediately.
-
-    Args:
-        buffer: Reports per step. None: the paper's 10, but at most half of K.
-
-    Example:
-        >>> import fedbalancer as fb
-        >>> fb.method("fedbuff").late
-        Buffered(buffer=None)
+    A round is one step of the server. A place that becomes free before the step is filled at once with a client that
+    receives the current model (`RoundPlan.reserve`).
     """
 
-    reacts_to: ClassVar[frozenset[Private]] = NOTHING
-
-    buffer: int | None = None
-
-    def init(self, setup: Setup) -> PendingClients:
+    def init(self, setup: Setup) -> Any:
         return PendingClients()
 
-    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> PendingClients:
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any:
         return PendingClients(result.under_way)
-
-    def refuses(self, method: Any) -> str | None:
-        is_valid = self.buffer is None or self.buffer >= 1
-        return None if is_valid else f"Buffered(buffer={self.buffer}): buffer must be at least 1"
 
     def rule(self) -> LateRule:
         return "counts"
@@ -138,15 +117,170 @@ class Buffered(LatePolicy):
     def room(self, setup: Setup, state: ServerState) -> int:
         return setup.clients_per_round - len(state.late.clients)
 
+
+@dataclass(frozen=True)
+class Buffered(_Asynchronous):
+    """FedBuff: K clients work concurrently, and the server steps after every `buffer` reports.
+
+    A client that reports is replaced at once (Nguyen et al., "Federated Learning with Buffered Asynchronous
+    Aggregation", AISTATS 2022).
+
+    A step is the unweighted mean over the buffer of s D (the paper's Algorithm 1). D is an update relative to the model
+    from which its client started; s = (1 + tau)^-`power`, where tau is the number of steps since then. The paper's
+    eta_g is 1, or the step of the aggregator (`+momentum`).
+
+    Difference from the paper: a client works at most once per step, so that no report is a copy of another.
+
+    Args:
+        buffer: Reports per step. None: the paper's 10, but at most half of K.
+        power: Strength of the discount by staleness. 0: none.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbuff").late
+        Buffered(buffer=None, power=0.5)
+    """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    buffer: Count | None = None
+    power: UpTo100 = 0.5
+
     def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
-        buffer = min(PAPER_BUFFER, (setup.clients_per_round + 1) // 2) if self.buffer is None else self.buffer
-        return min(buffer, quorum + len(state.late.clients))  # at most as many as can arrive
+        return min(PAPER_BUFFER, (setup.clients_per_round + 1) // 2) if self.buffer is None else self.buffer
 
     def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
         return [
-            replace(each, weight=1.0, update=each.update * np.float32(staleness_weight(each.staleness)))
+            replace(each, weight=1.0, update=each.update * np.float32(staleness_weight(each.staleness, self.power)))
             for each in reports
         ]
+
+
+@dataclass(frozen=True)
+class Timed(_Asynchronous):
+    """Pisces's aggregation: the deadline policy decides when the server steps, with whatever has arrived.
+
+    A report's weight is its number of trained samples times (1 + tau)^-`power`, where tau is the number of steps since
+    its client started. A step without reports is put off until the first one arrives.
+
+    Args:
+        power: Strength of the discount by staleness.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("pisces").late
+        Timed(power=0.5)
+    """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    power: UpTo100 = 0.5
+
+    def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
+        return len(state.ledger.clients)
+
+    def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
+        return [replace(each, weight=each.weight * staleness_weight(each.staleness, self.power)) for each in reports]
+
+
+@dataclass(frozen=True, eq=False)
+class StartModels:
+    """Clients at work, and the models from which they started.
+
+    Args:
+        clients: Client ids in order.
+        rounds: Round in which each of them started.
+        kept: Rounds whose models are kept, in ascending order.
+        models: Their models, one per row.
+    """
+
+    clients: tuple[str, ...]
+    rounds: IndexArray
+    kept: IndexArray
+    models: NDArray[np.float32]
+
+    def started_in(self, round_number: int, latest: Weights) -> Weights:
+        """Return the model that the clients of a round received; `latest` if the round has not ended yet."""
+        places = np.flatnonzero(self.kept == round_number)
+        return np.asarray(self.models[places[0]]) if len(places) else latest
+
+
+Decay = Literal["constant", "polynomial", "hinge"]
+"""FedAsync's functions of staleness."""
+
+
+@dataclass(frozen=True)
+class Mixed(_Asynchronous):
+    """FedAsync: after every report, x = (1 - m) x + m y, where y is the client's model and m = `alpha` s(tau).
+
+    tau is the number of steps since the client started, and s one of the paper's functions: 1 (constant),
+    (1 + tau)^-`a` (polynomial), or 1 up to tau = `b` and 1 / (`a` (tau - `b`) + 1) from there on (hinge). Xie, Koyejo
+    and Gupta, "Asynchronous Federated Optimization", OPT 2020, Algorithm 1.
+
+    This is FedBuff's engine with a buffer of one report. A client reports an update D relative to the model x' from
+    which it started, so y = x' + D: the server keeps the models from which the clients at work started.
+
+    Differences from the paper: K clients are at work at any time; the paper draws staleness uniformly up to a bound.
+    `alpha` is not halved during training.
+
+    Args:
+        alpha: Weight of a model without staleness.
+        decay: Function of staleness: "constant", "polynomial" or "hinge".
+        a: Exponent (polynomial) or slope (hinge).
+        b: Staleness up to which the hinge function is 1.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedasync").late
+        Mixed(alpha=0.6, decay='polynomial', a=0.5, b=4.0)
+    """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    alpha: NonzeroShare = 0.6
+    decay: Decay = "polynomial"
+    a: UpTo100 = 0.5
+    b: UpTo100 = 4.0
+
+    def init(self, setup: Setup) -> StartModels:
+        nobody = np.zeros(0, dtype=np.int64)
+        return StartModels((), nobody, nobody, np.zeros((0, 0), dtype=np.float32))
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> StartModels:
+        own: StartModels = state.late
+        now, before = state.round + 1, dict(zip(own.clients, own.rounds.tolist(), strict=True))
+        rounds = np.array([before.get(client, now) for client in result.under_way], dtype=np.int64)
+        kept = np.unique(rounds)
+        models = [own.started_in(number, state.weights) for number in kept.tolist()]
+        stacked = np.stack(models) if models else np.zeros((0, len(state.weights)), dtype=np.float32)
+        return StartModels(result.under_way, rounds, kept, stacked)
+
+    def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
+        return 1
+
+    def factor(self, staleness: int) -> float:
+        """Return s(tau), from 0 to 1.
+
+        Args:
+            staleness: Number of steps tau.
+
+        Example:
+            >>> Mixed().factor(3), Mixed(decay="hinge", a=10.0).factor(5), Mixed(decay="constant").factor(9)
+            (0.5, 0.09090909090909091, 1.0)
+        """
+        if self.decay == "constant" or (self.decay == "hinge" and staleness <= self.b):
+            return 1.0
+        if self.decay == "hinge":
+            return float(1 / (self.a * (staleness - self.b) + 1))
+        return staleness_weight(staleness, self.a)
+
+    def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
+        mixed = []
+        for each in reports:
+            start = state.late.started_in(state.round + 1 - each.staleness, state.weights)
+            step = np.float32(self.alpha * self.factor(each.staleness)) * (start + each.update - state.weights)
+            mixed.append(replace(each, weight=1.0, update=step))
+        return mixed
 
 
 def deviations(fresh: Sequence[ClientReport], stale: Sequence[ClientReport]) -> list[float]:

@@ -11,17 +11,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.arrays import find_array_fault
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import (
     FOLDED,
     ClientReport,
     FailedClient,
-    FloatArray,
     IndexArray,
     Ledger,
     Order,
@@ -32,6 +29,7 @@ from fedbalancer.core.types import (
     Summary,
     Weights,
 )
+from fedbalancer.core.types.layout import find_array_fault
 
 MAX_ROUNDS = 64
 """Longest suspension, in rounds."""
@@ -347,9 +345,10 @@ def _summary_fault(report: ClientReport, size: int | None, slack: float) -> str 
 
 
 def _epochs_fault(report: ClientReport, order: Order) -> str | None:
-    if 0 < report.epochs <= order.epochs:  # False for NaN
+    most = order.epochs * (1 + order.repeats)
+    if 0 < report.epochs <= most * (1 + 1e-9):  # False for NaN
         return None
-    return f"epochs {report.epochs:g}, which must be over 0 and at most the {order.epochs} ordered"
+    return f"epochs {report.epochs:g}, which must be over 0 and at most the {most:g} ordered"
 
 
 def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | None:
@@ -382,27 +381,3 @@ def _consistency_fault(summary: Summary, size: int, threshold: float, slack: flo
 
 
 _STATISTICS = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq")
-
-
-def loss_increase_ratio(first: Any, now: Any) -> FloatArray:
-    """Return each client's loss as a multiple of its first loss, at least 1.
-
-    A client that pulls the model away from its own data reveals this itself: its loss rises while those of others fall.
-    A client that hides the rise is selected less where selection depends on loss. No client can claim it of another.
-
-    Args:
-        first: First loss of each client.
-        now: Current loss of each client.
-
-    Returns:
-        The ratios; 1 where a loss is unknown (NaN) or not positive because of noise.
-
-    Example:
-        >>> loss_increase_ratio([2.0, 2.0, np.nan, -1.0], [3.0, 1.0, 3.0, 3.0]).tolist()
-        [1.5, 1.0, 1.0, 1.0]
-    """
-    first, now = np.asarray(first, dtype=np.float64), np.asarray(now, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        risen = (now > first * (1 + ROUNDING)) & (first > 0) & np.isfinite(now)
-    ratio: FloatArray = np.divide(now, first, out=np.ones(now.shape), where=risen)
-    return ratio

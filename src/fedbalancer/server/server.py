@@ -76,6 +76,8 @@ SERVER_SLOTS = tuple(field.name for field in fields(ServerPolicies))
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
 STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate", "model_average", "late")
+RESERVE_PER_PLACE = 100
+"""Largest reserve of an asynchronous step per client at work: enough if one client of a hundred is online."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Server:
         Raises:
             BadSetting: A custom deadline policy returned an invalid value.
         """
+        available = self.policies.clients.eligible(self.setup, state, available)
         available = _suspensions(state).eligible_rows(state.ledger, available, state.round)
         cohort = self._cohort(state, available)
         deadline_s, quorum = self._deadline(state, cohort)
@@ -135,10 +138,23 @@ class Server:
             clip_norm=self.setup.clip_norm,
             training=self.setup.training,
             arrays=self.policies.aggregate.order_arrays(self.setup, state),
+            repeats=self.setup.repeats,
+            shares=self._shares(state, cohort),
         )
         bounds_s = self.policies.deadline.between(self.setup, state, cohort)
         clients = tuple(sorted(state.ledger.clients[row] for row in cohort))
-        return RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
+        plan = RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
+        return self._with_reserve(plan, state, cohort) if plan.late == "counts" else plan
+
+    def _with_reserve(self, plan: RoundPlan, state: ServerState, cohort: IndexArray) -> RoundPlan:
+        """Return the plan with the clients that fill places as soon as they become free."""
+        others = np.delete(np.arange(len(state.ledger.clients)), cohort)
+        others = self.policies.clients.eligible(self.setup, state, others)
+        candidates = _suspensions(state).eligible_rows(state.ledger, others, state.round)
+        ranked = self.policies.clients.rank_reserve(self.setup, state, candidates)
+        most = RESERVE_PER_PLACE * self.setup.clients_per_round
+        reserve = tuple(state.ledger.clients[row] for row in ranked[:most].tolist())
+        return replace(plan, concurrency=self.setup.clients_per_round, reserve=reserve)
 
     def _deadline(self, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         """Ask the deadline policy, and check its answer, because the policy may be a user's."""
@@ -150,6 +166,14 @@ class Server:
             f"{type(self.policies.deadline).__name__}.plan returned {answer!r} in round {state.round + 1}; it must "
             "return the deadline in seconds and the number of reports that close the round early, such as (60.0, 5)"
         )
+
+    def _shares(self, state: ServerState, cohort: IndexArray) -> dict[str, float]:
+        """Return the share of the model that each client trains, if the deadline policy sets it."""
+        shares = self.policies.deadline.part_sizes(self.setup, state, cohort)
+        if shares is None:
+            return {}
+        clients = (state.ledger.clients[row] for row in cohort)
+        return dict(zip(clients, np.asarray(shares, dtype=float).tolist(), strict=True))
 
     def _cohort(self, state: ServerState, available: IndexArray) -> IndexArray:
         """Select clients for the places that pending clients leave free."""

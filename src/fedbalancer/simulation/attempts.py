@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,9 +67,10 @@ class Attempts:
         batches: Batches that each client trains, or would train if it is too late.
         per_epoch: Batches per epoch.
         started: Whether the client trains at least one batch before the deadline (or ever, if late reports count).
-        elapsed_s: Seconds from the start of the round to the end of the upload; inf if it never ends.
+        elapsed_s: Seconds from the client's start to the end of its upload; inf if it never ends.
         is_in_time: Whether the report arrives in time.
         failed_phase: Phase in which the deadline passes; "" for clients that are in time.
+        start_s: Seconds from the start of the round until each client starts.
     """
 
     clients: tuple[str, ...]
@@ -79,6 +82,12 @@ class Attempts:
     elapsed_s: FloatArray
     is_in_time: NDArray[np.bool_]
     failed_phase: NDArray[np.str_]
+    start_s: FloatArray
+
+    @property
+    def arrives_s(self) -> FloatArray:
+        """Seconds from the start of the round until each report arrives."""
+        return self.start_s + self.elapsed_s
 
     @property
     def will_report(self) -> NDArray[np.bool_]:
@@ -94,6 +103,23 @@ class Attempts:
         return [Timings(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
+def join_attempts(groups: Sequence[Attempts]) -> Attempts:
+    """Return the attempts of groups of clients that start at different times, in the order of client ids.
+
+    Args:
+        groups: At least one group.
+    """
+    clients = [client for group in groups for client in group.clients]
+    order = np.argsort(clients, kind="stable")
+
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([attrgetter(name)(group) for group in groups])[order]
+
+    draws = DeviceDraws(*(column(f"draws.{each.name}") for each in fields(DeviceDraws)))
+    others = {each.name: column(each.name) for each in fields(Attempts) if each.name not in ("clients", "draws")}
+    return Attempts(clients=tuple(clients[place] for place in order), draws=draws, **others)
+
+
 def simulate_attempts(
     rounds: Sequence[ClientRound],
     draws: DeviceDraws,
@@ -101,6 +127,7 @@ def simulate_attempts(
     clock: RoundClock,
     late_counts: bool = False,
     scale: LatencyScale | None = None,
+    start_s: float = 0.0,
 ) -> Attempts:
     """Predict the round of every client, after its sample selection.
 
@@ -108,9 +135,10 @@ def simulate_attempts(
         rounds: The clients' rounds.
         draws: Batch latency and transfer times of each client.
         order: The server's order, with the deadline.
-        clock: The clock of the round.
+        clock: The clock of these clients' work.
         late_counts: Whether late reports count. If so, a client that cannot meet the deadline trains nevertheless.
         scale: Seconds of short batches. Default: they take as long as whole ones.
+        start_s: Seconds from the start of the round until these clients start.
 
     Returns:
         The predicted round of every client.
@@ -144,7 +172,8 @@ def simulate_attempts(
     ends_s = (draws.download_s, before_s, trained_s)
     phase = _failed_phases(clients, is_in_time, elapsed_s, ends_s, order.deadline_s, clock)
     per_epoch = all_batches // order.epochs
-    return Attempts(clients, draws, forward_s, batches, per_epoch, started, elapsed_s, is_in_time, phase)
+    starts_s = np.full(len(rounds), start_s)
+    return Attempts(clients, draws, forward_s, batches, per_epoch, started, elapsed_s, is_in_time, phase, starts_s)
 
 
 def _choose_batches(

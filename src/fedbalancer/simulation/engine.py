@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,7 +48,7 @@ from fedbalancer.core.types import (
 from fedbalancer.privacy.accounting import RELEASES, Spending
 from fedbalancer.server.report_check import INVALID, find_update_fault
 from fedbalancer.simulation.attacks import Attackers
-from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, simulate_attempts
+from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, join_attempts, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, are_available, draw_devices
 from fedbalancer.simulation.local_costs import LocalCosts
 from fedbalancer.simulation.state import ClassCounts, Memories, PendingReport, PendingReports
@@ -80,6 +81,7 @@ class SimulatedEngine:
         up_bytes: Bytes that a client uploads. Default: `model_bytes`.
         encoded_bytes: Bytes of an encoded update. Default: `up_bytes`.
         window_s: Seconds that client selection takes before each round.
+        check_in_s: Seconds until a free place looks for a client again if none is available (asynchronous methods).
         spending: Counts private releases and excludes clients that have spent their budget.
         attackers: The clients that are not honest.
         labels: Returns the labels of a client's samples, for policies that select by label.
@@ -100,6 +102,7 @@ class SimulatedEngine:
         up_bytes: int | None = None,
         encoded_bytes: int | None = None,
         window_s: float = 20.0,
+        check_in_s: float = 20.0,
         spending: Spending | None = None,
         attackers: Attackers | None = None,
         labels: Callable[[str], ArrayLike] | None = None,
@@ -116,7 +119,7 @@ class SimulatedEngine:
         self.down_bytes = model_bytes
         self.up_bytes = model_bytes if up_bytes is None else up_bytes
         self._encoded_bytes = self.up_bytes if encoded_bytes is None else encoded_bytes
-        self.window_s = window_s
+        self.window_s, self.check_in_s = window_s, check_in_s
         self.spending = spending
         self.attackers = attackers
         self.labels = labels
@@ -167,21 +170,21 @@ class SimulatedEngine:
         Returns:
             The reports, the failed clients, and the duration of the round.
         """
-        order, rows = plan.order, self.ledger.rows(plan.cohort)
-        clock, late_counts = RoundClock(self.availability, clock_s + self.window_s), plan.late != "lost"
-        rounds = [
-            self._client_round(order, client, row) for client, row in zip(plan.cohort, rows.tolist(), strict=True)
-        ]
-        draws = self._draw(order, rounds)
-        self._forward_passes(order, rounds, draws, weights, clock, math.inf if late_counts else order.deadline_s)
-        attempts = simulate_attempts(rounds, draws, order, clock, late_counts, self._short_batches)
-        accepted, stale, seconds = close_with_pending(plan, attempts, self.pending, clock.start_s)
+        order, late_counts = plan.order, plan.late != "lost"
+        started = [self._start(plan, plan.cohort, weights, clock_s)]
+        if plan.concurrency:
+            started += self._refill(plan, started[0].attempts, weights, clock_s)
+            plan = plan.start_from_reserve([client for group in started[1:] for client in group.attempts.clients])
+        rounds = sorted((each for group in started for each in group.rounds), key=lambda each: each.client)
+        attempts = join_attempts([group.attempts for group in started]) if len(started) > 1 else started[0].attempts
+        rows, start_s = self.ledger.rows(plan.cohort), clock_s + self.window_s
+        accepted, stale, seconds = close_with_pending(plan, attempts, self.pending, start_s)
         if seconds + self.window_s == 0:
-            seconds = LOST_ROUND_S
+            seconds = self.check_in_s if plan.concurrency else LOST_ROUND_S
         for place, (client_round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
             if attempts.started[place]:
                 client_round.note_batch_s(float(attempts.draws.batch_s[place]))
-                client_round.note_upload_s(float(draws.upload_s[place]))
+                client_round.note_upload_s(float(attempts.draws.upload_s[place]))
             self.memory.put(row, client_round.memory)
         timings = attempts.timings()
         late = attempts.will_report & ~accepted & late_counts
@@ -197,9 +200,12 @@ class SimulatedEngine:
                 self.classes.note(report.client, each.seen)
             reports[place] = report if folding is None else folding.add(report)
             trained.append(each if folding is None else replace(each, update=FOLDED))
+        if self.attackers is not None:
+            sent = self.attackers.falsify([reports[place] for place in places], order, weights)
+            reports = dict(zip(places, sent, strict=True))
         # A run that only simulates the clock has no losses.
         self.seen_losses = seen_losses(trained) if self.saves_losses and len(weights) else None
-        arrives_s = clock.start_s + attempts.elapsed_s
+        arrives_s = start_s + attempts.arrives_s
         pending = [PendingReport(reports[p], order.round, float(arrives_s[p])) for p in places if late[p]]
         self.pending = self.pending.remove(stale).add(pending)
         received = [each.join_round(order.round) for each in stale] + [reports[p] for p in places if accepted[p]]
@@ -217,6 +223,55 @@ class SimulatedEngine:
         if self.spending is not None:
             self.spending.note(result)
         return result
+
+    def _start(
+        self, plan: RoundPlan, clients: Sequence[str], weights: Weights, clock_s: float, after_s: float = 0.0
+    ) -> StartedClients:
+        """Start clients `after_s` seconds after the start of the round, and predict when they finish."""
+        order, late_counts = plan.order, plan.late != "lost"
+        clock = RoundClock(self.availability, clock_s + self.window_s + after_s)
+        rows = self.ledger.rows(tuple(clients)).tolist()
+        rounds = [self._client_round(order, client, row) for client, row in zip(clients, rows, strict=True)]
+        draws = self._draw(order, rounds)
+        self._forward_passes(order, rounds, draws, weights, clock, math.inf if late_counts else order.deadline_s)
+        attempts = simulate_attempts(rounds, draws, order, clock, late_counts, self._short_batches, after_s)
+        return StartedClients(rounds, attempts)
+
+    def _refill(self, plan: RoundPlan, cohort: Attempts, weights: Weights, clock_s: float) -> list[StartedClients]:
+        """Fill every place that becomes free before the round closes, and return the clients that started.
+
+        A free place is filled at once with the first available client of the reserve. While none is available, it
+        looks again every `check_in_s` seconds. A client takes part at most once in a round.
+        """
+        start_s, deadline_s = clock_s + self.window_s, plan.order.deadline_s
+        reserve = self.ledger.rows(tuple(client for client in plan.reserve if client not in set(self.pending.clients)))
+        arrivals = [(each.arrives_s - start_s, each.report.client) for each in self.pending] + _arrivals(cohort)
+        heapify(arrivals)
+        started: list[StartedClients] = []
+        free, now_s, count = plan.concurrency - len(self.pending) - len(plan.cohort), 0.0, 0
+        while True:
+            rows = self._available_of(reserve, start_s + now_s)[:free] if free > 0 else reserve[:0]
+            if len(rows):
+                clients = tuple(self.ledger.clients[row] for row in rows.tolist())
+                started.append(self._start(plan, clients, weights, clock_s, now_s))
+                for arrival in _arrivals(started[-1].attempts):
+                    heappush(arrivals, arrival)
+                reserve, free = reserve[~np.isin(reserve, rows)], free - len(rows)
+            check_s = now_s + self.check_in_s if free > 0 and len(reserve) else math.inf
+            if not arrivals or (count and min(check_s, arrivals[0][0]) > deadline_s):
+                return started
+            if check_s < arrivals[0][0]:
+                now_s = check_s
+                continue
+            now_s, free, count = max(heappop(arrivals)[0], now_s), free + 1, count + 1
+            if count >= plan.quorum or now_s >= deadline_s:
+                return started
+
+    def _available_of(self, rows: IndexArray, at_s: float) -> IndexArray:
+        """Return those of some clients that are available and have privacy budget left."""
+        if not isinstance(self.availability, AlwaysOn):
+            rows = rows[are_available(self.availability, [self.ledger.clients[row] for row in rows.tolist()], at_s)]
+        return rows if self.spending is None else self.spending.allowed(self.ledger, rows)
 
     @staticmethod
     def _failed_clients(
@@ -251,6 +306,8 @@ class SimulatedEngine:
             arrays[RELEASES] = self.spending.to_array(self.ledger.clients)
         if self.classes is not None:
             arrays |= self.classes.to_arrays()
+        if self.attackers is not None:
+            arrays |= self.attackers.to_arrays()
         return arrays | self.pending.to_arrays(self.ledger)
 
     def restore(self, arrays: dict[str, Any]) -> None:
@@ -261,6 +318,12 @@ class SimulatedEngine:
             self.spending.load(dict(zip(self.ledger.clients, arrays[RELEASES].tolist(), strict=True)))
         if self.classes is not None:
             self.classes.load(arrays)
+        if self.attackers is not None:
+            self.attackers.load(arrays)
+
+    def _noise(self, order: Order, client: str) -> np.random.Generator:
+        """Return the source of the noise on a client's statistics."""
+        return stream(order.seed, "noise", order.round, client)
 
     def _size_of(self, client: str) -> int:
         return int(self.ledger.size[self.ledger.position[client]])
@@ -367,10 +430,10 @@ class SimulatedEngine:
     def _report(
         self, rounds: list[ClientRound], attempts: Attempts, timings: list[Timings], place: int, trained: TrainResult
     ) -> tuple[ClientReport, ClientMemory]:
-        """Return a client's report as the server receives it, encoded and decoded, and what the client remembers."""
+        """Return a client's honest report, encoded and decoded, and what the client remembers."""
         client_round = rounds[place]
         order, layout = client_round.order, self.executor.layout
-        noise = stream(order.seed, "noise", order.round, client_round.client)
+        noise = self._noise(order, client_round.client)
         released = client_round.prepare_report(trained, float(attempts.draws.batch_s[place]), layout, noise)
         if isinstance(released.sent, bytes) and len(released.sent) != self._encoded_bytes:
             policy = type(self.policies.compress).__name__
@@ -378,14 +441,33 @@ class SimulatedEngine:
         update = decode_update(released.sent, self.policies.compress, layout, order, client_round.client)
         epochs = client_round.reported_epochs(int(attempts.batches[place]))
         weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
-        part = None if client_round.part is None else client_round.part.mask
+        part, batch_share = None if client_round.part is None else client_round.part.mask, 1.0
+        if client_round.part is not None and self.policies.part.follows_shares:
+            batch_share = client_round.part.batch_share
         report = ClientReport(
             client_round.client, update, weight, epochs, released.summary, timings[place], arrays=released.arrays,
-            part=part,
+            part=part, batch_share=batch_share,
         )  # fmt: skip
-        if self.attackers is not None:
-            report = self.attackers.falsify(report, order)
         return report, released.memory
+
+
+@dataclass(frozen=True, eq=False)
+class StartedClients:
+    """Clients that start at the same time.
+
+    Args:
+        rounds: Their rounds.
+        attempts: When they finish.
+    """
+
+    rounds: list[ClientRound]
+    attempts: Attempts
+
+
+def _arrivals(attempts: Attempts) -> list[tuple[float, str]]:
+    """Return when each report arrives, in seconds from the start of the round, and its client."""
+    places = np.flatnonzero(attempts.will_report).tolist()
+    return [(float(attempts.arrives_s[place]), attempts.clients[place]) for place in places]
 
 
 class Folding:
@@ -461,19 +543,21 @@ def close_with_pending(
 def _close_buffered(
     plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
 ) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
-    """Accept the first `quorum` reports, whenever their clients started; ties are broken by client id."""
-    arrivals = [(each.arrives_s - start_s, each.report.client, place) for place, each in enumerate(pending)]
-    earlier = len(arrivals)
-    for place in np.flatnonzero(attempts.is_in_time).tolist():
-        arrivals.append((float(attempts.elapsed_s[place]), attempts.clients[place], earlier + place))
-    deadline_s = plan.order.deadline_s
-    first = [each for each in sorted(arrivals) if each[0] <= deadline_s][: plan.quorum]
-    accepted = np.zeros(len(attempts.clients), dtype=bool)
-    accepted[[place - earlier for _, _, place in first if place >= earlier]] = True
-    stale = [pending[place] for _, _, place in first if place < earlier]
-    if len(first) < plan.quorum and math.isfinite(deadline_s):
-        return accepted, stale, deadline_s
-    return accepted, stale, max(first[-1][0], 0.0) if first else 0.0
+    """Accept the first `quorum` reports before the deadline, whenever their clients started, and at least one.
+
+    Ties are broken by client id.
+    """
+    earlier = [(each.arrives_s - start_s, each.report.client) for each in pending]
+    arrivals, deadline_s = sorted([*earlier, *_arrivals(attempts)]), plan.order.deadline_s
+    count = max(sum(seconds <= deadline_s for seconds, _ in arrivals), 1)
+    first = arrivals[: min(count, plan.quorum)]
+    clients = {client for _, client in first}
+    accepted = np.array([client in clients for client in attempts.clients], dtype=bool)
+    stale = [each for each in pending if each.report.client in clients]
+    last_s = max(first[-1][0], 0.0) if first else 0.0
+    if first and len(first) < plan.quorum and math.isfinite(deadline_s):
+        return accepted, stale, max(deadline_s, last_s)
+    return accepted, stale, last_s
 
 
 @contextmanager

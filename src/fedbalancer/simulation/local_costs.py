@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.training import make_part, rank_speeds
-from fedbalancer.core.arrays import check_shapes, count_bytes, find_array_fault
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.core.types import FloatArray, Layout, Order, Part
+from fedbalancer.core.types.layout import check_shapes, count_bytes, find_array_fault
 from fedbalancer.simulation.devices import DeviceDraws, draw_devices, estimate_network_s
 
 Mask = NDArray[np.bool_]
@@ -30,6 +30,7 @@ class LocalCosts:
         down_bytes: Bytes of a whole model that a client downloads.
         up_bytes: Bytes of a whole update that a client uploads.
         ranks: Share of slower clients, by client id. Empty if every client trains the whole model.
+        flops: Share of a batch's FLOPs that each tensor causes. Empty if every client trains the whole model.
     """
 
     policies: ClientPolicies
@@ -37,11 +38,12 @@ class LocalCosts:
     down_bytes: int
     up_bytes: int
     ranks: dict[str, float]
+    flops: Mapping[str, float]
 
     @classmethod
     def of(
         cls, policies: ClientPolicies, layout: Layout, down_bytes: int, up_bytes: int, clients: Sequence[str],
-        batch_s: FloatArray,
+        batch_s: FloatArray, flops: Callable[[], Mapping[str, float]],
     ) -> LocalCosts:  # fmt: skip
         """Return the costs of a method.
 
@@ -52,9 +54,11 @@ class LocalCosts:
             up_bytes: Bytes of a whole update.
             clients: Ids of all clients.
             batch_s: Their seconds per batch of the whole model, as sampled before training.
+            flops: Counts the share of a batch's FLOPs that each tensor causes.
         """
         ranks = {} if policies.part.is_whole else dict(zip(clients, rank_speeds(batch_s).tolist(), strict=True))
-        costs = cls(policies, layout, down_bytes, up_bytes, ranks)
+        counts = not policies.part.is_whole and policies.part.outside in ("absent", "frozen")
+        costs = cls(policies, layout, down_bytes, up_bytes, ranks, flops() if counts else {})
         name, train = type(policies.train).__name__, policies.train
         for question in ("client_state", "down_arrays", "up_arrays"):
             check_shapes(f"{name}.{question}", getattr(train, question)(layout))
@@ -64,11 +68,11 @@ class LocalCosts:
 
     def part(self, client: str, order: Order) -> Part | None:
         """Return the part of the model that a client trains; None for the whole model."""
-        return make_part(self.policies.part, self.layout, client, self.ranks.get(client, 0.0), order)
+        return make_part(self.policies.part, self.layout, client, self.ranks.get(client, 0.0), order, self.flops)
 
     def download_bytes(self, mask: Mask | None) -> int:
         """Return the bytes of a client's download, for the mask of its part. Arrays are scaled like the model."""
-        share = 1.0 if mask is None or self.policies.part.outside == "frozen" else float(mask.mean())
+        share = 1.0 if mask is None or self.policies.part.outside in ("frozen", "dropped") else float(mask.mean())
         return round(self.down_bytes * share + self._scale * count_bytes(self.policies.train.down_arrays(self.layout)))
 
     def upload_bytes(self, mask: Mask | None) -> int:
@@ -83,10 +87,7 @@ class LocalCosts:
 
     def batch_factor(self, part: Part | None) -> float:
         """Return the seconds of a client's batch as a multiple of a plain batch of the whole model."""
-        share = 1.0 if part is None else self.policies.part.batch_share(self.layout, part.mask)
-        if not 0 < share < math.inf:
-            raise BadSetting(f"{type(self.policies.part).__name__}.batch_share returned {share!r}; it must be over 0")
-        return self.policies.train.passes * share
+        return self.policies.train.passes * (1.0 if part is None else part.batch_share)
 
     def draw(
         self, devices: DeviceModel, clients: Sequence[str], round_number: int, parts: Sequence[Part | None]

@@ -212,7 +212,12 @@ def _pending_arrays(reports: list[ClientReport]) -> dict[str, Any]:
     """Return the arrays of a method and the trained parts in pending reports. All reports have the same ones."""
     saved = {f"{_PENDING}{_SENT}{name}": np.stack([r.arrays[name] for r in reports]) for name in reports[0].arrays}
     parts = [report.part for report in reports if report.part is not None]
-    return saved | {f"{_PENDING}part": np.stack(parts)} if parts else saved
+    if parts:
+        saved |= {
+            f"{_PENDING}part": np.stack(parts),
+            f"{_PENDING}batch_share": np.array([r.batch_share for r in reports]),
+        }
+    return saved
 
 
 def _restore_report(client: str, saved: Mapping[str, Any]) -> PendingReport:
@@ -223,7 +228,10 @@ def _restore_report(client: str, saved: Mapping[str, Any]) -> PendingReport:
     sent = {name.removeprefix(_SENT): np.array(saved[name]) for name in saved if name.startswith(_SENT)}
     part = np.array(saved["part"]) if "part" in saved else None
     update = np.array(saved["update"])
-    report = ClientReport(client, update, weight, epochs, summary, timings, arrays=sent, part=part)
+    share = float(saved["batch_share"]) if "batch_share" in saved else 1.0
+    report = ClientReport(
+        client, update, weight, epochs, summary, timings, arrays=sent, part=part, batch_share=share
+    )  # fmt: skip
     return PendingReport(report, int(saved["round"]), float(saved["arrives_s"]))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: directories with checksums, written atomically. The last two are kept.
+"""Checkpoints: directories with checksums, written atomically. Unless specified, the last two are kept.
 
     checkpoint/step-00000012/state.json          {"sha256": checksum of the body, "body": {"arrays": ..., "blob": ...}}
                              arrays.safetensors  its checksum is in the body
@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from fedbalancer.store.codec import Arrays
 
 FORMAT = 1
 STATE, ARRAYS = "state.json", "arrays.safetensors"
+KEPT = 2
+"""Checkpoints that are kept unless specified: the newest, and one more in case it is damaged."""
 
 
 class Checkpoints:
@@ -46,13 +48,18 @@ class Checkpoints:
         self.warnings: list[str] = []
         self._newest_good: int | None = None
 
-    def save(self, step: int, blob: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Save a checkpoint, and remove all others except the previous valid one.
+    def save(
+        self, step: int, blob: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], keep: int = KEPT,
+        pinned: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """Save a checkpoint, and remove old ones.
 
         Args:
             step: Number of the checkpoint.
             blob: Values that strict JSON can hold.
             arrays: Arrays by name.
+            keep: Number of checkpoints to keep, with this one and the previous valid one.
+            pinned: Checkpoints to keep as well.
         """
         temporary, final = self._temporary(), self._path(step)
         temporary.mkdir(parents=True)
@@ -65,7 +72,7 @@ class Checkpoints:
             self._discard(final)
         os.rename(temporary, final)
         sync_directory(self.folder)
-        self._prune(step)
+        self._prune(step, keep, pinned)
 
     def load_latest(self) -> tuple[dict[str, Any], Arrays] | None:
         """Return blob and arrays of the newest valid checkpoint, or None if there is no checkpoint.
@@ -90,11 +97,32 @@ class Checkpoints:
             raise RunFolderError(f"no checkpoint can be read: {paths} are damaged; start again with --overwrite")
         return None
 
-    def _prune(self, newest: int) -> None:
+    def load(self, step: int) -> tuple[dict[str, Any], Arrays]:
+        """Return blob and arrays of one checkpoint.
+
+        Args:
+            step: Number of the checkpoint.
+
+        Raises:
+            RunFolderError: If it is missing or damaged.
+        """
+        try:
+            return _load(self._path(step))
+        except (OSError, _Damaged) as error:
+            raise RunFolderError(f"checkpoint {self._path(step)} cannot be read: {error}") from error
+
+    def remove_after(self, step: int) -> None:
+        """Remove all checkpoints after `step`, the newest first."""
+        for later in sorted((each for each in self._steps() if each > step), reverse=True):
+            self._discard(self._path(later))
+        self._remove_leftovers()
+
+    def _prune(self, newest: int, keep: int, pinned: Collection[int]) -> None:
         older = {step for step in self._steps() if step != newest}
         previous = self._newest_good if self._newest_good in older else max(older, default=None)
         self._newest_good = newest
-        for step in older - {previous}:
+        others = sorted(older - {previous})
+        for step in set(others[: max(len(others) - (keep - KEPT), 0)]) - set(pinned):
             self._discard(self._path(step))
         self._remove_leftovers()
 
@@ -115,6 +143,23 @@ class Checkpoints:
 
     def _temporary(self) -> Path:
         return self.folder / f"tmp-{uuid.uuid4().hex}"
+
+
+def peek_latest(folder: Path) -> tuple[dict[str, Any], Arrays] | None:
+    """Return blob and arrays of the newest valid checkpoint while another process may write; None if there is none.
+
+    Unlike `Checkpoints.load_latest`, it changes nothing in the folder.
+
+    Args:
+        folder: The folder of the checkpoints.
+    """
+    checkpoints = Checkpoints(folder)
+    for step in sorted(checkpoints._steps(), reverse=True):
+        try:
+            return _load(checkpoints._path(step))
+        except (OSError, ValueError, KeyError, _Damaged):  # removed or replaced meanwhile
+            continue
+    return None
 
 
 class _Damaged(Exception):

@@ -23,7 +23,7 @@ Arrays = dict[str, NDArray[Any]]
 SLOTS = tuple(f.name for f in fields(ServerState) if f.name not in ("round", "clock_s", "weights", "ledger"))
 """The fields of `ServerState` that belong to policies."""
 
-LEDGER_COLUMNS = tuple(f.name for f in fields(Ledger) if f.name not in ("clients", "position"))
+LEDGER_COLUMNS = tuple(f.name for f in fields(Ledger) if f.name not in ("clients", "position", "tags"))
 
 _FLOAT, _DICT = "$float", "$dict"
 

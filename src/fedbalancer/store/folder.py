@@ -9,7 +9,7 @@ A run that is killed at any moment and resumed ends with the same bytes as an un
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.files import FolderLock, clean_temporaries, readable, write_bytes, write_json
 from fedbalancer.core.types import Layout, ServerState, Weights
-from fedbalancer.store.checkpoint import Checkpoints
+from fedbalancer.store.checkpoint import KEPT, Checkpoints
 from fedbalancer.store.codec import Arrays, decode_state, encode_state, from_jsonable, to_jsonable
 from fedbalancer.store.contents import (
     CHECKPOINT,
@@ -162,6 +162,8 @@ class RunFolder:
         state: ServerState,
         engine_json: Mapping[str, Any] | None = None,
         engine_arrays: Mapping[str, NDArray[Any]] | None = None,
+        keep: int = KEPT,
+        pinned: Collection[int] = (),
     ) -> None:
         """Save a checkpoint of the state and of all recorded rows.
 
@@ -169,6 +171,8 @@ class RunFolder:
             state: The server's state.
             engine_json: Plain values of the engine.
             engine_arrays: Arrays of the engine.
+            keep: Number of checkpoints to keep.
+            pinned: Rounds whose checkpoints are kept as well.
         """
         journal = self._get_journal()
         journal.flush()  # first, because the checkpoint stores its size
@@ -181,7 +185,19 @@ class RunFolder:
         }
         arrays = {_SERVER + name: array for name, array in server_arrays.items()}
         arrays |= {_ENGINE + name: array for name, array in (engine_arrays or {}).items()}
-        self._checkpoints.save(state.round, blob, arrays)
+        self._checkpoints.save(state.round, blob, arrays, keep, pinned)
+
+    def roll_back(self, step: int) -> None:
+        """Return to an earlier checkpoint: remove later ones, and write the tables as they were then.
+
+        Args:
+            step: Round of the checkpoint.
+        """
+        blob, _ = self._checkpoints.load(step)
+        check_identity(blob.get("run", {}), self.manifest, self.path / MANIFEST)
+        self._checkpoints.remove_after(step)  # first: the journal may be longer than a checkpoint says, not shorter
+        self._open_journal(**blob["journal"])
+        self.write_tables()
 
     def restore(self, template: ServerState) -> Restored | None:
         """Restore the last valid checkpoint and the rows recorded up to it.

@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedbalancer.core.arrays import check_shapes, find_array_fault
 from fedbalancer.core.contracts import LocalRun
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
@@ -28,6 +27,7 @@ from fedbalancer.core.types import (
     Summary,
     Weights,
 )
+from fedbalancer.core.types.layout import check_shapes, find_array_fault
 from fedbalancer.testing.checked import Checked, is_indices, is_integer, is_real, kind, same
 from fedbalancer.testing.scenes import LAYOUT, PARAMETERS, first_state, make_setup, order, reports, scenes
 
@@ -76,8 +76,9 @@ def _check_seeds(checked: Checked) -> None:
 
 
 def _draws(kind: type) -> bool:
-    """Whether the code of a class names a source of random numbers."""
-    codes = [each.__code__ for base in kind.__mro__ for each in vars(base).values() if inspect.isfunction(each)]
+    """Whether the code of a class, apart from the defaults of its contract, names a source of random numbers."""
+    own = [base for base in kind.__mro__ if not base.__module__.startswith("fedbalancer.core.contracts")]
+    codes = [each.__code__ for base in own for each in vars(base).values() if inspect.isfunction(each)]
     while codes:
         code = codes.pop()
         if GENERATORS.intersection(code.co_names):
@@ -222,12 +223,13 @@ def check_work(checked: Checked) -> None:
     """Check a work policy: 0 to all batches, in time; at least one if all are in time."""
     for per_epoch, epochs in ((1, 1), (4, 5)):
         everything = per_epoch * epochs
+        most = everything * (1 + checked.policy.repeats)
         for before_s, batch_s in ((0.0, 1.0), (3.5, 0.4), (math.inf, 1.0)):
             elapsed_s = partial(_elapsed_s, before_s, batch_s)
             for deadline_s in (0.1, 5.0, 8.5, 20.0, math.inf):
                 done = checked.call("batches", elapsed_s, deadline_s, per_epoch, epochs)
-                within = is_integer(done) and 0 <= done <= everything
-                checked.require(within, f"trains {done!r} batches; it must be a whole number from 0 to {everything}")
+                within = is_integer(done) and 0 <= done <= most
+                checked.require(within, f"trains {done!r} batches; it must be a whole number from 0 to {most:g}")
                 late = done > 0 and elapsed_s(done) > deadline_s
                 checked.require(not late, f"trains {done} batches, which end after the deadline of {deadline_s} s")
                 idle = done == 0 and elapsed_s(everything) <= deadline_s and math.isfinite(before_s)
@@ -352,9 +354,10 @@ def check_part(checked: Checked) -> None:
             checked.require(truths, f"returns {kind(mask)} as a mask; it must be an array of bool")
             checked.require(mask.shape == (PARAMETERS,), f"returns a mask of shape {mask.shape}, not ({PARAMETERS},)")
             checked.require(bool(mask.any()), "leaves nothing to train")
-            share = checked.call("batch_share", LAYOUT, mask)
-            sound = is_real(share) and 0 < share < math.inf
-            checked.require(sound, f"gives a batch share of {share!r}; it must be over 0")
+            for flops in ({}, {name: 1 / len(LAYOUT) for name, _ in LAYOUT}):
+                share = checked.call("batch_share", LAYOUT, mask, flops)
+                sound = is_real(share) and 0 < share < math.inf
+                checked.require(sound, f"gives a batch share of {share!r}; it must be over 0")
 
 
 CLIENT_CHECKS: dict[str, Callable[[Checked], None]] = {

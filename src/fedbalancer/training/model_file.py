@@ -1,23 +1,30 @@
-"""Training and evaluation of a model file that `fedbalancer export` wrote, for any runtime."""
+"""Model files that `fedbalancer export` wrote: training and evaluation with any runtime."""
 
 from __future__ import annotations
 
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.task import Samples
+from fedbalancer.core.samples import IGNORED
+from fedbalancer.core.task import BaseTask, Samples, is_plain
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
 from fedbalancer.training.sgd import RecordedTraining, check_finite
+from fedbalancer.training.tensors import SampleCache, build_module, trained_tensors
+
+if TYPE_CHECKING:
+    import torch
+
 
 FORMAT = 1
 """Version of the signatures and of the metadata `about`."""
@@ -206,3 +213,158 @@ def _parse_about(text: bytes, path: Path | str) -> dict[str, Any]:
     if about.get("format") != FORMAT:
         raise BadData(f"{path} has format {about.get('format')}; this version reads {FORMAT}: export it again")
     return about
+
+
+SUFFIXES = {"litert": ".tflite", "executorch": ".pte"}
+"""Suffix of each runtime's files."""
+
+MARK = slice(4, 6), b"ET"
+"""Position and value of the bytes that identify an ExecuTorch file."""
+
+
+def open_model(path: Path | str, threads: int = 1) -> ModelFile:
+    """Open a model file with the runtime of its suffix, else of its first bytes, else LiteRT.
+
+    Args:
+        path: The file.
+        threads: Threads of the runtime.
+
+    Raises:
+        BadData: If there is no such file or it cannot be trained.
+        MissingData: If the runtime is not installed.
+    """
+    if runtime_of(Path(path)) == "executorch":
+        from fedbalancer.training.executorch import ExecutorchModel
+
+        return ExecutorchModel(path, threads)
+    from fedbalancer.training.litert import LitertModel
+
+    return LitertModel(path, threads)
+
+
+def runtime_of(path: Path) -> str:
+    """Return the runtime of a file: `litert` or `executorch`."""
+    by_suffix = {suffix: runtime for runtime, suffix in SUFFIXES.items()}
+    if path.suffix in by_suffix:
+        return by_suffix[path.suffix]
+    if not path.is_file():
+        return "litert"
+    with path.open("rb") as file:
+        return "executorch" if file.read(8)[MARK[0]] == MARK[1] else "litert"
+
+
+def check_file_samples(samples: Samples, where: str) -> Samples:
+    """Return samples, if a model file can train them.
+
+    Args:
+        samples: Features and labels.
+        where: Whose samples these are, for the message.
+
+    Raises:
+        BadData: If they are not two arrays, or a label is ignored.
+    """
+    if not is_plain(samples):
+        raise BadData(f"{where}: a model file takes one array of features and one of labels; other samples need torch")
+    if samples[1].dtype.kind in "iu" and (samples[1] == IGNORED).any():
+        raise BadData(f"{where}: a model file cannot ignore labels of {IGNORED}; leave these samples out, or use torch")
+    return samples
+
+
+class FileTrainer:
+    """Trains the clients of a task with a model file.
+
+    The file is opened at first use, because a process that has opened it must not fork.
+
+    Args:
+        task: The task.
+        path: The model file.
+    """
+
+    def __init__(self, task: BaseTask, path: Path | str) -> None:
+        self._path = path
+        self._samples = SampleCache(lambda client: check_file_samples(task.samples(client), f"client {client!r}"))
+
+    @cached_property
+    def model(self) -> ModelFile:
+        """The opened file."""
+        return open_model(self._path)
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters."""
+        return self.model.layout
+
+    def prepare(self) -> None:
+        """Open the file now instead of at the first training."""
+        _ = self.model
+
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
+        """Run `work.batches` steps of SGD from `weights`."""
+        return self.model.train(weights, self._samples[work.client], work)
+
+    def losses(self, weights: Weights, client: str) -> FloatArray:
+        """Return the loss of every sample of the client, in evaluation mode."""
+        return self.model.losses(weights, self._samples[client], client)
+
+
+FILE = "model.safetensors"
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """A result that holds the weights of its final model, such as `RunResult`."""
+
+    @property
+    def weights(self) -> Weights: ...
+
+
+def load_model(run: Path | str | HasWeights, model: BaseTask | Callable[[], Any]) -> torch.nn.Module:
+    """Return the trained model of a run.
+
+    A run saves only what training changes. Frozen parameters come from the task's model function, as in the run.
+
+    Args:
+        run: The result of a run, its folder, or its file `model.safetensors`.
+        model: The run's task, or the function that makes its module.
+
+    Returns:
+        A new module in evaluation mode, in float32 on the CPU.
+
+    Raises:
+        BadData: If there is no such file, or it belongs to another model.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> task = fb.load_task("synthetic", users=8)
+        >>> fb.load_model(fb.run(task, "fedavg+1t", rounds=2), task)
+        Linear(in_features=60, out_features=10, bias=True)
+    """
+    module = build_module(model.model if isinstance(model, BaseTask) else model)
+    tensors = trained_tensors(module)
+    arrays = _read(run, Layout((name, tuple(tensor.shape)) for name, tensor in tensors.items()))
+    import torch
+
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(torch.tensor(arrays[name]))
+    return module.eval()
+
+
+def _read(run: Path | str | HasWeights, layout: Layout) -> dict[str, Any]:
+    """Return the named arrays of a run, checked against the layout of the module."""
+    if not isinstance(run, Path | str):
+        if len(run.weights) != layout.parameters:
+            raise BadData(f"the run's model has {len(run.weights)} numbers, but this model has {layout.parameters}")
+        return dict(layout.split(run.weights))
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = Path(run) / FILE if Path(run).is_dir() else Path(run)
+    try:
+        arrays: dict[str, Any] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise BadData(f"{path} is not a saved model: {error}") from error
+    saved = {name: tuple(array.shape) for name, array in arrays.items()}
+    if different := sorted(name for name in {*saved, *dict(layout)} if saved.get(name) != dict(layout).get(name)):
+        raise BadData(f"{path} belongs to another model: they differ in {', '.join(map(repr, different[:3]))}")
+    return arrays

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadSetting, MissingData
 from fedbalancer.core.optimizers import CUSTOM, SGD, read_optimizer
-from fedbalancer.core.types import Arrays, TrainOptions
+from fedbalancer.core.types import Arrays, ClientWork, TrainOptions
 
 if TYPE_CHECKING:
     import torch
@@ -103,6 +103,26 @@ def check_optimizer(text: str, own: MakeOptimizer | None) -> None:
         raise BadSetting(f"optimizer = {text!r}: {error}") from error
 
 
+def begin_optimizer(work: ClientWork, own: MakeOptimizer | None, parameters: list[torch.nn.Parameter]) -> Any:
+    """Return the optimizer of a training, with the client's state if it keeps one; None for plain SGD.
+
+    Args:
+        work: The client's work.
+        own: Makes the optimizer whose text is `custom`.
+        parameters: The parameters to train.
+
+    Raises:
+        BadSetting: If the optimizer cannot be made, or the client's state does not fit it.
+    """
+    make = find_optimizer(work.training.optimizer, own)
+    if make is None:
+        return None
+    optimizer = make_optimizer(make, parameters, work.learning_rate)
+    if work.training.keeps_state:
+        load_state(optimizer, work.state)
+    return optimizer
+
+
 STATE = "optimizer."
 """Prefix of the arrays of an optimizer in a client's state: `optimizer.PARAMETER.NAME`."""
 _NUMBER = ":number"
@@ -113,7 +133,7 @@ def read_state(optimizer: Any) -> dict[str, NDArray[Any]]:
     """Return an optimizer's state as named arrays.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: The optimizer; None has no state.
 
     Raises:
         BadSetting: If the state holds something else than tensors and numbers.
@@ -121,6 +141,8 @@ def read_state(optimizer: Any) -> dict[str, NDArray[Any]]:
     import torch
 
     arrays: dict[str, NDArray[Any]] = {}
+    if optimizer is None:
+        return arrays
     for parameter, values in optimizer.state_dict()["state"].items():
         for name, value in values.items():
             key = f"{STATE}{parameter}.{name}"
@@ -173,14 +195,14 @@ def why_plain(options: TrainOptions, backend: str, device: str, task: BaseTask |
 
     Example:
         >>> why_plain(TrainOptions("adamw"), "fast", "cpu")
-        "optimizer adamw runs on torch's own step; the fast backend has plain SGD only"
+        "optimizer adamw runs on torch's own step; the fast backend has SGD only"
     """
     if backend == "plain":
         return "the run asks for the backend plain"
     if device != "cpu":
         return f"the fast backend has no kernels for {device}"
-    if options.optimizer != SGD:
-        return f"optimizer {options.optimizer} runs on torch's own step; the fast backend has plain SGD only"
+    if options.optimizer.partition("(")[0] != SGD:
+        return f"optimizer {options.optimizer} runs on torch's own step; the fast backend has SGD only"
     if options.accumulate > 1:
         return f"accumulate = {options.accumulate}; the fast backend takes one step per batch"
     if options.dtype != "float32":

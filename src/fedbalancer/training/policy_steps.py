@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbalancer.client.training import LOCAL, start_model
-from fedbalancer.core.arrays import find_array_fault
 from fedbalancer.core.contracts import LocalRun, LocalTraining
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.types import Arrays, ClientWork, Shapes, TrainResult, Weights
+from fedbalancer.core.types.layout import find_array_fault
 from fedbalancer.training.sgd import Batch, PlainSteps
 from fedbalancer.training.tensors import mean_loss
 
@@ -43,7 +43,7 @@ class PolicySteps(PlainSteps):
             work, layout, start, {name: array.copy() for name, array in state.items()}, work.arrays, not kept,
             module=self._flat.module,
         )  # fmt: skip
-        self._fixed = None if work.part is None or work.part.outside == "local" else ~work.part.mask
+        self._fixed = None if work.part is None or work.part.outside in ("local", "dropped") else ~work.part.mask
 
     @property
     def _train(self) -> LocalTraining:

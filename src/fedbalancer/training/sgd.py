@@ -18,12 +18,12 @@ from fedbalancer.core.optimizers import SGD
 from fedbalancer.core.samples import count_rows
 from fedbalancer.core.types import Arrays, ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
 from fedbalancer.training.model_check import describe_failure
+from fedbalancer.training.optimizers import MakeOptimizer, begin_optimizer, read_state
 from fedbalancer.training.tensors import FlatModule, call_model, count_labelled, mean_loss, to_float32
 
 if TYPE_CHECKING:
     import torch
 
-    from fedbalancer.training.optimizers import MakeOptimizer
     from fedbalancer.training.tensors import Loss
 
 
@@ -35,6 +35,9 @@ class Steps(Protocol):
 
     def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""
+
+    def optimizer_arrays(self) -> Arrays:
+        """Return the optimizer's state, for a client that keeps it for the next round."""
 
     def update(self) -> Weights:
         """Return the current weights minus those at the beginning."""
@@ -85,26 +88,13 @@ class PlainSteps:
         self._flat.module.train()
         self._weights, self._work = weights, work
         self._anchors = [parameter.detach().clone() for parameter in self._flat.parameters] if work.mu else []
-        self._optimizer = None if work.training.optimizer == SGD else self._make_optimizer(work)
+        plain = work.training.optimizer == SGD
+        self._optimizer = None if plain else begin_optimizer(work, self._own, self._flat.parameters)
         self._batches, self._per_epoch = 0, work.per_epoch
         self._group: list[Batch] = []
 
-    def _make_optimizer(self, work: ClientWork) -> Any:
-        from fedbalancer.training.optimizers import find_optimizer, load_state, make_optimizer
-
-        make = find_optimizer(work.training.optimizer, self._own)
-        assert make is not None
-        optimizer = make_optimizer(make, self._flat.parameters, work.learning_rate)
-        if work.training.keeps_state:
-            load_state(optimizer, work.state)
-        return optimizer
-
     def optimizer_arrays(self) -> Arrays:
-        """Return the optimizer's state, if the client keeps it for the next round."""
-        if self._optimizer is None or not self._work.training.keeps_state:
-            return {}
-        from fedbalancer.training.optimizers import read_state
-
+        """Return the optimizer's state, for a client that keeps it for the next round."""
         return read_state(self._optimizer)
 
     def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -181,6 +171,8 @@ class PlainSteps:
         """Take the step of batches that are left; return the final weights minus those at the beginning."""
         if self._group:
             self._take_step()
+        for parameter in self._flat.parameters:
+            parameter.grad = None  # the update takes their memory
         return self.update()
 
     def load(self, weights: Weights) -> None:

@@ -375,8 +375,10 @@ class FlatModule:
         self.module = build_module(make, seed).to(device)
         kept = trained_tensors(self.module)
         self.parameters = [tensor for tensor in self.module.parameters() if tensor.requires_grad]
-        if not self.parameters and next(self.module.parameters(), None) is not None:
-            raise BadData("every parameter of the task's model has requires_grad=False, so there is nothing to train")
+        if not self.parameters:
+            any_there = next(self.module.parameters(), None) is not None
+            why = "every parameter has requires_grad=False" if any_there else "it has none"
+            raise BadData(f"the task's model has no parameter to train: {why}")
         self.layout = Layout((name, tuple(tensor.shape)) for name, tensor in kept.items())
         self._vector = torch.empty(self.layout.parameters, device=device)
         self.spans = {id(kept[name]): span for name, span in self.layout.spans.items()}
@@ -453,6 +455,8 @@ def build_module(make: Callable[[], Any], seed: int = FROZEN_SEED) -> torch.nn.M
     """
     import torch
 
+    if isinstance(make, torch.nn.Module):
+        raise BadData(f"the task's model is a {type(make).__name__}; give a function that makes it, without arguments")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = _call_factory(make)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -49,8 +49,8 @@ class TorchModel:
 
     Samples must be as `prepare_samples` returns them. One module is reused for all calls; each call first loads its
     weights. The backend `plain` is the reference, by torch's own operations; `fast` agrees with it within float error.
-    On the CPU of one machine, each backend always produces the same bytes. Trainings with other options than plain SGD
-    (`TrainOptions.is_plain`) use the steps of the plain backend.
+    On the CPU of one machine, each backend always produces the same bytes. Trainings with other options than SGD
+    (`TrainOptions.has_kernels`) use the steps of the plain backend.
 
     Args:
         make: Returns a new `torch.nn.Module`.
@@ -114,7 +114,7 @@ class TorchModel:
             return self._plain_steps
         from fedbalancer.training.fast.steps import FastSteps
 
-        return FastSteps(self.flat, self.loss, self.plan)
+        return FastSteps(self.flat, self.loss, self.plan, self._optimizer)
 
     @cached_property
     def _plain_steps(self) -> PlainSteps:
@@ -155,7 +155,7 @@ class TorchModel:
         """
         if work.training.batch_norm == "forbid":
             check_no_batch_norm(self.flat.module)
-        steps = self._steps if work.training.is_plain else self._plain_steps
+        steps = self._steps if work.training.has_kernels else self._plain_steps
         if work.train is not None or work.part is not None:
             steps = self._policy_steps
         with self._seed_generator(integer_seed(work.seed, "torch", 0, work.client)):
@@ -409,12 +409,21 @@ class TorchTrainer:
 
     def _load_test(self, client: str) -> Samples:
         task = self._task
-        return check_client(task.client_tests[client], client, self._test, self._classes, task.collate_fn)
+        given = _find(task.client_tests, client, "client_tests")
+        return check_client(given, client, self._test, self._classes, task.collate_fn)
 
     def _load(self, client: str) -> Samples:
         task = self._task
-        samples = check_client(task.clients[client], client, self._test, self._classes, task.collate_fn)
+        given = _find(task.clients, client, "clients")
+        samples = check_client(given, client, self._test, self._classes, task.collate_fn)
         if isinstance(task.clients, MadeOnDemand) and len(samples[1]) != task.clients.sizes[client]:
             size = task.clients.sizes[client]
             raise BadData(f"client {client!r} has {len(samples[1])} samples, but `sizes` of the clients has {size}")
         return samples
+
+
+def _find(clients: Mapping[str, Any], client: str, name: str) -> Any:
+    try:
+        return clients[client]
+    except KeyError as error:
+        raise BadData(f"`{name}` has no samples of client {client!r}, although `sizes` or its ids name it") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import fedbalancer as fb
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownName
 from fedbalancer.core.samples import Ragged
+from fedbalancer.simulation.executors.shared_memory import SharedValue
 
 pytest.importorskip("torch", reason="models need the extra [torch]")
 datasets = pytest.importorskip("datasets", reason="needs the extra [data]")
@@ -83,13 +85,15 @@ def test_a_bert_learns_and_the_mask_may_be_made_here() -> None:
 
 
 def test_workers_read_the_data_set_too() -> None:
+    """A worker trains with the copy that it is sent."""
+
     def linear() -> Any:
         import torch
 
         return torch.nn.Linear(1, 2)
 
     task = notes(features="age", model=linear, forward=lambda model, x: model(x[:, None] / 30))
-    assert run(task, workers=2) == run(task)
+    assert run(SharedValue(task).value) == run(task)
 
 
 def test_one_column_is_one_input_and_a_model_may_be_named() -> None:
@@ -241,6 +245,80 @@ def test_every_client_may_have_tests_of_its_own() -> None:
         features, labels = task.client_tests[client]
         assert len(labels) == len(features["input_ids"]) == 5
     assert len(run(flower)) == 6
+
+
+TOML = """
+[data]
+kind = "huggingface"
+path = "{path}"
+user = "who"
+features = ["input_ids"]
+mask = "attention_mask"
+label = "kind"
+test_share = 0.2
+[model]
+name = "own_bert:make"
+[settings]
+rounds = 1
+latency = "har"
+"""
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the data set as `save_to_disk` writes it, and as a Parquet file that is loaded by name."""
+    folder = tmp_path_factory.mktemp("stored")
+    NOTES.save_to_disk(folder / "saved")
+    datasets.DatasetDict(train=NOTES, test=NOTES.select(range(30))).save_to_disk(folder / "splits")
+    (folder / "named").mkdir()
+    NOTES.to_parquet(folder / "named" / "train.parquet")
+    (folder / "own_bert.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(1, 2)\n")
+    return folder
+
+
+@pytest.mark.parametrize(("name", "sizes", "tested"), [("saved", 20, 20), ("named", 20, 20), ("splits", 20, 30)])
+def test_a_folder_is_read_as_the_data_set(
+    stored: Path, name: str, sizes: int, tested: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    from_path = fb.Task.from_huggingface(
+        stored / name, partition_by="who", features=TOKENS, label="label", model=bert, **OPTIONS
+    )
+    given = notes(label="label")
+    client = next(client for client in given.clients if client in from_path.clients)
+    assert (from_path.name, from_path.sizes[client], len(from_path.test[1])) == (name, sizes, tested)
+    for mine, theirs in zip(
+        from_path.samples(client)[0]["input_ids"], given.samples(client)[0]["input_ids"], strict=True
+    ):
+        assert mine.tolist() == theirs.tolist()
+
+
+def test_a_task_file_names_a_folder(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (stored / "notes.toml").write_text(TOML.format(path="saved"))
+    monkeypatch.chdir(stored.parent)
+    task = fb.load_task(str(stored / "notes.toml"))
+    assert (task.name, len(task.clients), task.classes) == ("notes", 5, 2)
+    assert sorted(task.samples(next(iter(task.clients)))[0]) == ["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "error", "words"),
+    [
+        ("nowhere", "", BadData, "'nowhere' cannot be loaded"),
+        ("saved", 'subset = "en"', BadSetting, "subset = 'en' is for a data set that is loaded by name"),
+        ("splits", 'test = "tset"', UnknownName, "did you mean test"),
+        ("saved", "padding = true", BadSetting, "padding = True in \\[data\\]"),
+        ("saved", "spilt = 1", UnknownName, "did you mean split"),
+    ],
+)  # fmt: skip
+def test_a_wrong_task_file_is_refused(
+    stored: Path, path: str, more: str, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    text = TOML.format(path=path).replace("test_share = 0.2\n", more + "\n")
+    (stored / "wrong.toml").write_text(text)
+    with pytest.raises(error, match=words):
+        fb.load_task(str(stored / "wrong.toml"))
 
 
 def test_what_is_no_partition_is_refused() -> None:

@@ -58,8 +58,7 @@ def test_a_file_chooses_optimizer_schedule_and_steps(place: Path) -> None:
     known = {key: task.settings()[key] for key in ("optimizer", "schedule", "accumulate", "drop_last")}
     texts = {"optimizer": "adamw(weight_decay=0.01)", "schedule": "cosine(rounds=2)"}
     assert known == {**texts, "accumulate": 2, "drop_last": True}
-    done = cli(place / "home", "run", "my_task.toml", "--out", "r", "--set", "learning_rate=0.02")
-    assert done.returncode == 0, done.stderr
+    fb.run(task, settings={"learning_rate": 0.02}, out=place / "home" / "r")
     training = json.loads((place / "home" / "r" / "manifest.json").read_text())["training"]
     assert training["path"] == "plain"
     assert {**training, **known, "learning_rate": 0.02} == training

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.femnist import CHARACTERS, draw, femnist_samples, invert_ink, read_digits, read_strokes
-from fedbalancer.data.readers.leaf import LeafUser, class_labels
+from fedbalancer.data.readers.files import LeafUser, class_labels
 
 WHITE = [1.0] * 784
 

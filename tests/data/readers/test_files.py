@@ -1,14 +1,19 @@
-"""An .npz file is never trusted."""
+"""JSON of LEAF, and untrusted .npz files."""
 
 from __future__ import annotations
 
+import json
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.files import read_npz
+from fedbalancer.core.errors import BadData, MissingData
+from fedbalancer.data.readers.files import leaf_files, leaf_users, read_npz
 
 SHAPES = {"x": (2,), "y": ()}
 
@@ -43,3 +48,143 @@ def test_a_truncated_file_is_damaged(tmp_path: Path, keep: int) -> None:
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(BadData, match="damaged"):
         read_npz(path, SHAPES)
+
+
+Users = dict[str, tuple[list[Any], list[Any]]]
+ANN_AND_BOB: Users = {"ann": ([[0.5], [1.0]], [3, 4]), "bob": ([[0.0]], [61])}
+
+
+def document(users: Users) -> dict[str, Any]:
+    return {
+        "users": list(users),
+        "num_samples": [len(y) for _, y in users.values()],
+        "user_data": {name: {"x": x, "y": y} for name, (x, y) in users.items()},
+    }
+
+
+def read_leaf(folder: Path) -> dict[str, Users]:
+    return {
+        part: {user.name: (user.x, user.y) for user in leaf_users(files)} for part, files in leaf_files(folder).items()
+    }
+
+
+def write(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("base", [".", "data"])
+def test_train_and_test_folders_are_read_in_the_order_of_files_and_users(tmp_path: Path, base: str) -> None:
+    write(tmp_path / base / "train" / "all_data_1_niid_2_keep_0_train_9.json", document({"cas": ([1], [2])}))
+    write(tmp_path / base / "train" / "all_data_0_niid_2_keep_0_train_9.json", document(ANN_AND_BOB))
+    write(tmp_path / base / "test" / "all_data_0_niid_2_keep_0_test_9.json", document({"dan": ([5], [6])}))
+    split = read_leaf(tmp_path)
+    assert split["train"] == {**ANN_AND_BOB, "cas": ([1], [2])}
+    assert list(split["train"]) == ["ann", "bob", "cas"]
+    assert split["test"] == {"dan": ([5], [6])}
+    assert not split["val"]
+
+
+def test_a_split_by_time_has_the_same_users_in_all_parts(tmp_path: Path) -> None:
+    for number, part in enumerate(("train", "val", "test")):
+        write(tmp_path / part / "reddit.json", document({"1": ([[["hello", "world"]]], [{"score": number}])}))
+    split = read_leaf(tmp_path)
+    assert [part["1"][1][0]["score"] for part in split.values()] == [0, 1, 2]
+
+
+def test_files_without_a_split_are_all_training(tmp_path: Path) -> None:
+    write(tmp_path / "all_data.json", document(ANN_AND_BOB))
+    split = read_leaf(tmp_path)
+    assert split["train"] == ANN_AND_BOB
+    assert not split["test"]
+
+
+def test_other_keys_and_the_empty_shells_of_a_split_by_sample_are_left_out(tmp_path: Path) -> None:
+    content = document(ANN_AND_BOB)
+    content["hierarchies"] = ["a", "b"]
+    content["user_data"]["shell"] = {"x": [], "y": []}
+    write(tmp_path / "train" / "one.json", content)
+    assert list(read_leaf(tmp_path)["train"]) == ["ann", "bob"]
+
+
+def test_a_folder_without_json_says_what_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match=r"train/\*\.json"):
+        leaf_files(tmp_path)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(MissingData, match=r"train/\*\.json"):
+        read_leaf(tmp_path)
+
+
+def broken(change: Any) -> dict[str, Any]:
+    content = deepcopy(document(ANN_AND_BOB))
+    change(content)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (json.dumps(document(ANN_AND_BOB))[:-9], ["damaged"]),
+        ("", ["damaged"]),
+        ("[1, 2]", ["'users'"]),
+        (broken(lambda c: c.pop("users")), ["'users'"]),
+        (broken(lambda c: c.pop("num_samples")), ["'num_samples'"]),
+        (broken(lambda c: c.update(user_data=[])), ["'user_data'"]),
+        (broken(lambda c: c["num_samples"].append(1)), ["2 users", "3"]),
+        (broken(lambda c: c["user_data"].pop("bob")), ["'bob'", "number 1", "x and y"]),
+        (broken(lambda c: c["user_data"]["bob"].pop("y")), ["'bob'", "x and y"]),
+        (broken(lambda c: c["user_data"]["bob"].update(x="pixels")), ["'bob'", "x and y"]),
+        (broken(lambda c: c["users"].__setitem__(1, 7)), ["user 7", "user_data"]),
+        (broken(lambda c: c["user_data"]["ann"]["y"].pop()), ["'ann'", "2 x but 1 y", "sample 1 has no label"]),
+        (broken(lambda c: c["user_data"]["ann"]["x"].pop()), ["'ann'", "1 x but 2 y", "sample 1 has no features"]),
+        (broken(lambda c: c["user_data"]["bob"].update(x=[], y=[])), ["'bob'", "number 1", "no samples"]),
+        (broken(lambda c: c["num_samples"].__setitem__(0, 5)), ["'ann'", "2 samples", "5"]),
+        (broken(lambda c: c.update(users=["ann", "ann"], num_samples=[2, 2])), ["'ann'", "twice"]),
+        ('{"users": ["a"], "num_samples": [1], "user_data": {"a": {}, "a": {"x": [1], "y": [1]}}}', ["'a'", "twice"]),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_user_and_index(tmp_path: Path, content: Any, named: list[str]) -> None:
+    file = write(tmp_path / "train" / "broken.json", content)
+    with pytest.raises(BadData) as error:
+        read_leaf(tmp_path)
+    message = str(error.value)
+    assert "\n" not in message
+    for part in [str(file), *named]:
+        assert part in message
+
+
+def test_a_user_in_two_files_is_named_with_both(tmp_path: Path) -> None:
+    first = write(tmp_path / "train" / "a.json", document(ANN_AND_BOB))
+    second = write(tmp_path / "train" / "b.json", document({"bob": ([1], [1])}))
+    with pytest.raises(BadData, match="'bob' occurs twice") as error:
+        read_leaf(tmp_path)
+    assert str(first) in str(error.value)
+    assert str(second) in str(error.value)
+
+
+def test_bytes_that_are_no_text_are_damaged(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe\xfa{")
+    with pytest.raises(BadData, match=r"x\.json is damaged"):
+        read_leaf(tmp_path)
+
+
+def test_one_file_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    """A broken second file is noticed only when the users of the first have been given."""
+    files = [write(tmp_path / "a.json", document(ANN_AND_BOB)), write(tmp_path / "b.json", "{")]
+    users = leaf_users(files)
+    assert [next(users).name, next(users).name] == ["ann", "bob"]
+    with pytest.raises(BadData, match=r"b\.json"):
+        next(users)
+
+
+samples = st.integers(1, 4).flatmap(
+    lambda n: st.tuples(*(st.lists(st.integers(), min_size=n, max_size=n) for _ in range(2)))
+)
+
+
+@given(users=st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=8), samples, min_size=1, max_size=5))
+def test_any_users_come_back_as_written(tmp_path_factory: pytest.TempPathFactory, users: Users) -> None:
+    folder = tmp_path_factory.mktemp("leaf")
+    write(folder / "all_data.json", document(users))
+    assert read_leaf(folder)["train"] == users

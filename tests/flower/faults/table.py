@@ -21,6 +21,8 @@ MANY_S = 10.0
 """What a round has in addition where five or more ClientApps start at once: all that can must be able to answer."""
 LOCKED_S = 12.0
 """How long a database is locked: the SuperLink waits for 5 s."""
+RETURN_ROUNDS = 6
+"""Rounds after the last kill. A restarted client may need several on a busy machine before it finishes in time."""
 PHONES = ("node-before", "node-during", "node-after")
 """Clients whose SuperNode is killed before, during and after their training."""
 
@@ -51,7 +53,7 @@ def deaths(folder: Path, repeats: int) -> list[Verdict]:
 def node_kills(folder: Path, repeats: int) -> list[Verdict]:
     """SuperNodes are killed before, during and after the training of their clients, and started again, without
     authentication: each comes back as another node, and must be the same client."""
-    with Bed(folder, lasting(90.0, DEADLINE_S + MANY_S) * repeats + 2, DEADLINE_S + MANY_S, 5) as bed:
+    with Bed(folder, lasting(90.0, DEADLINE_S + MANY_S) * repeats + RETURN_ROUNDS, DEADLINE_S + MANY_S, 5) as bed:
         begin(bed, dict.fromkeys(PHONES, "slow," * 100))
         rounds = []
         while len(rounds) < repeats and not ending(bed):

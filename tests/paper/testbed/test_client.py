@@ -25,7 +25,7 @@ from fedbalancer.paper.testbed.client import EmulatedPhone, order_name
 from fedbalancer.paper.testbed.phones import Phone, RecordedPhones
 from fedbalancer.paper.testbed.plan import BedPlan
 from fedbalancer.paper.testbed.server import BedTransportTimes
-from fedbalancer.training.open_model import FileTrainer
+from fedbalancer.training.model_file import FileTrainer
 from fedbalancer.training.trainer import TorchTrainer
 
 SPEED = 100.0

@@ -18,7 +18,7 @@ from fedbalancer.core.types import ClientReport, ServerState
 from fedbalancer.privacy.central import PrivateMean
 from fedbalancer.server.aggregate import (
     QFFL,
-    ClippedAround,
+    CheckedUpdates,
     ExtrapolatedMomentum,
     FedAdagrad,
     FedAdam,
@@ -115,7 +115,7 @@ class Suspicious(WeightedMean):
 
 
 @pytest.mark.parametrize(
-    "policy", [Halved(), Suspicious(), ClippedAround(), Median(), TrimmedMean(), Krum(), FedNova(), QFFL()]
+    "policy", [Halved(), Suspicious(), CheckedUpdates(), Median(), TrimmedMean(), Krum(), FedNova(), QFFL()]
 )
 def test_policies_that_need_all_updates_have_no_fold(policy: Any) -> None:
     state = make_state(weights=np.zeros(2, dtype=np.float32))

@@ -16,6 +16,7 @@ import pytest
 from builders import same
 from experiments import tinytask
 from plain_trainer import Plain
+from scaffold import Ditto, FrozenBias, Scaffold, ScaffoldServer
 from simulation.executors.harness import Killer, alive, check_all_end, check_equal, wait_until
 from simulation.executors.trainers import MANY, Large, work, works
 
@@ -153,6 +154,18 @@ def test_a_run_gives_the_same_bytes_as_in_this_process() -> None:
     assert same(on_ray.weights, inline.weights)
     for table in ("rounds", "evals", "clients"):
         assert getattr(on_ray, table).equals(getattr(inline, table))
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_methods_with_state_and_parts_give_the_same_bytes(part: bool) -> None:
+    own = fb.method("fedavg+wfa", train=Scaffold(), aggregate=ScaffoldServer())
+    own = fb.method("fedavg+wfa", train=Ditto(), part=FrozenBias()) if part else own
+    inline, on_ray = (
+        fb.run(tinytask.load(), own, rounds=3, **options) for options in ({}, {"executor": "ray", "workers": 2})
+    )
+    assert same(on_ray.weights, inline.weights)
+    assert on_ray.rounds.equals(inline.rounds)
+    assert not same(inline.weights, fb.run(tinytask.load(), "fedavg+wfa", rounds=3).weights)
 
 
 def test_a_run_on_ray_of_its_own_leaves_stdout_clean_and_nothing_behind(tmp_path: Path) -> None:

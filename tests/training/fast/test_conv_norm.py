@@ -14,8 +14,7 @@ from windows import clear  # noqa: E402
 
 from fedbalancer.training.fast import kernels  # noqa: E402
 from fedbalancer.training.fast.conv import ConvNormBlock  # noqa: E402
-from fedbalancer.training.fast.layers import NORM_BLOCK  # noqa: E402
-from fedbalancer.training.fast.match import find_conv_blocks  # noqa: E402
+from fedbalancer.training.fast.layers import NORM_BLOCK, find_conv_blocks  # noqa: E402
 from fedbalancer.training.fast.plan import TORCH, make_plan  # noqa: E402
 
 pytestmark = pytest.mark.skipif(kernels.load("conv") is None, reason=f"no kernel: {kernels.why_not('conv')}")

@@ -13,8 +13,7 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 
 from torch import nn  # noqa: E402
 
-from fedbalancer.data.own import nets  # noqa: E402
-from fedbalancer.data.own.nets import Reading  # noqa: E402
+from fedbalancer.data.own.models import Reading, cnn2d  # noqa: E402
 from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
 from fedbalancer.training.fast import kernels, layers  # noqa: E402
 from fedbalancer.training.fast.agreement import find_difference  # noqa: E402
@@ -77,7 +76,7 @@ def test_the_models_of_the_tasks_take_the_fast_path(
 @needs_kernels
 def test_the_models_for_data_of_your_own_take_it_too() -> None:
     image = Reading(shape=(12, 12), channels=1, extent=(12, 12))
-    plan = make_plan(nets.cnn2d(image, 4, 1.0, (8, 16), 3), torch.randn(5, 12, 12))
+    plan = make_plan(cnn2d(image, 4, 1.0, (8, 16), 3), torch.randn(5, 12, 12))
     assert [layer.how for layer in plan.layers] == [CONV_BLOCK, CONV_BLOCK, TORCH]
 
 

@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")
 
 from fedbalancer.core.errors import BadData  # noqa: E402
-from fedbalancer.core.types import ClientWork, TrainResult  # noqa: E402
+from fedbalancer.core.types import ClientWork, TrainOptions, TrainResult  # noqa: E402
 from fedbalancer.data import Task  # noqa: E402
 from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
 from fedbalancer.training.fast import layers  # noqa: E402
@@ -91,7 +91,11 @@ def test_the_models_of_all_tasks_train_as_the_plain_ones(name: str) -> None:
     make, rate, clip = TASKS[name]
     fast, plain = (TorchTrainer(make(), backend) for backend in ("fast", "plain"))
     weights = plain.initial_weights(0)
-    for options in ({"mu": 0.0, "clip_norm": clip}, {"mu": 0.5, "clip_norm": clip}, {"mu": 0.1, "clip_norm": 0.01}):
+    momentum = TrainOptions("sgd(momentum=0.5,weight_decay=0.01)")
+    for options in (
+        {"mu": 0.0, "clip_norm": clip}, {"mu": 0.5, "clip_norm": clip}, {"mu": 0.1, "clip_norm": 0.01},
+        {"mu": 0.0, "clip_norm": clip, "training": momentum},
+    ):  # fmt: skip
         job = work(learning_rate=rate, **options)
         expected, found = plain.train(weights, job), fast.train(weights, job)
         assert far(found, expected) < BOUND.get(name, NEAR)
@@ -114,6 +118,24 @@ def test_the_same_bytes_whatever_was_trained_before(name: str) -> None:
     for again in (trainer.train(weights, job), other.train(weights, job)):
         assert again.update.tobytes() == first.update.tobytes()
         assert again.losses.tobytes() == first.losses.tobytes()
+
+
+def test_momentum_is_computed_by_the_kernels_and_may_be_kept() -> None:
+    """The backend keeps its own layers, torch takes the step, and the next training starts plainly."""
+    make, rate, _ = TASKS["har"]
+    fast, plain = (TorchTrainer(make(), backend) for backend in ("fast", "plain"))
+    weights, options = plain.initial_weights(0), TrainOptions("sgd(momentum=0.9,nesterov=True)", optimizer_state="keep")
+    one, reference = (trainer.train(weights, work(learning_rate=rate, training=options)) for trainer in (fast, plain))
+    assert one.update.tobytes() != reference.update.tobytes(), "the kernels did not run"
+    assert one.state.keys() == reference.state.keys()
+    assert one.state
+    later = [
+        trainer.train(weights, work(learning_rate=rate, training=options, state=first.state))
+        for trainer, first in ((fast, one), (plain, reference))
+    ]
+    assert far(*later) < NEAR
+    assert far(later[0], one) > 10 * NEAR, "the state of the first training was not used"
+    assert far(*(trainer.train(weights, work(learning_rate=rate)) for trainer in (fast, plain))) < NEAR
 
 
 def test_a_training_that_an_error_ended_leaves_nothing_behind() -> None:

@@ -225,11 +225,10 @@ class SecAggHistogram(Histogram):
     has all of the noise; a sum of fewer clients is not revealed. Every report gets the cohort's mean statistics, so
     selection of clients by utility becomes selection by speed.
 
-    The guarantee holds only if the server sees nothing but the sum. The simulator ensures this. There is no
-    cryptography here, and `fedbalancer.flower` refuses this summary: Flower's SecAgg+ sums model updates, not the
-    records of a message. Clients that collude with the server or omit their noise weaken it for the others. A client's
-    own deviation must be at least `LEAST_DEVIATION`: from there on, a sum of rounded shares hides at least as much as
-    the rounded sum (see the tests).
+    The guarantee holds only if the server sees nothing but the sum. The simulator ensures this without cryptography;
+    on Flower, `Strategy(secure_aggregation=True)` does. Clients that collude with the server or omit their noise weaken
+    it for the others. A client's own deviation must be at least `LEAST_DEVIATION`: from there on, a sum of rounded
+    shares hides at least as much as the rounded sum (see the tests).
 
     Args:
         noise_multiplier: Standard deviation of the noise on each summed count.

@@ -82,6 +82,11 @@ class WorkPolicy(Policy):
         return False
 
     @property
+    def repeats(self) -> float:
+        """Maximum additional epochs of a client, as a multiple of the configured epochs."""
+        return 0.0
+
+    @property
     def forecasts(self) -> bool:
         """Whether the client does not know how long its upload takes, and predicts it from earlier ones."""
         return False

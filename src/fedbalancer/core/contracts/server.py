@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fedbalancer.core.contracts.policy import Policy
+from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
     Arrays,
     ClientReport,
+    FloatArray,
     IndexArray,
     LateRule,
     RoundResult,
@@ -63,6 +65,34 @@ class ClientSelector(ObservingPolicy):
         Returns:
             At least min(K, available) different rows. A method may invite more clients than it waits for.
         """
+
+    def eligible(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        """Return the rows that `select_clients` may choose from. Default: all that are available.
+
+        On Flower, a round waits until at least one client is eligible.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            available: Ledger rows of clients that are connected and free.
+        """
+        return available
+
+    def rank_reserve(self, setup: Setup, state: ServerState, candidates: IndexArray) -> IndexArray:
+        """Return the clients for places that become free before the next step of an asynchronous server.
+
+        Neither the model nor the ledger changes between two steps, so the server asks once per step. A candidate that
+        is not available when a place becomes free is skipped.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            candidates: Ledger rows of all clients outside the cohort.
+
+        Returns:
+            The candidates, first choice first. Default: in random order.
+        """
+        return stream(setup.seed, "reserve", state.round + 1).permutation(candidates)
 
 
 class ThresholdPolicy(ObservingPolicy):
@@ -127,6 +157,16 @@ class DeadlinePolicy(ObservingPolicy):
 
     def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
         """Return dl and dh of Algorithm 4, or None if the policy does not use them.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            cohort: Ledger rows of the selected clients.
+        """
+        return None
+
+    def part_sizes(self, setup: Setup, state: ServerState, cohort: IndexArray) -> FloatArray | None:
+        """Return the share of the model that each client trains, for the policy in slot `part`; None: that decides.
 
         Args:
             setup: What the server knows before the first round.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -149,7 +149,7 @@ class PartPolicy(Policy):
 
     @property
     def outside(self) -> Outside:
-        """State of the parameters outside the part on the client: "absent", "frozen" or "local"."""
+        """State of the parameters outside the part on the client: "absent", "frozen", "local" or "dropped"."""
         return "absent"
 
     @abstractmethod
@@ -163,15 +163,28 @@ class PartPolicy(Policy):
             order: What the server asks for in this round.
         """
 
-    def batch_share(self, layout: Layout, mask: NDArray[np.bool_]) -> float:
+    @property
+    def follows_shares(self) -> bool:
+        """Whether the part of a client follows from `Order.shares`, so that it differs from round to round.
+
+        The ledger then records the seconds of a batch of the whole model, from which the next share is computed.
+        """
+        return False
+
+    def batch_share(self, layout: Layout, mask: NDArray[np.bool_], flops: Mapping[str, float]) -> float:
         """Return the seconds of a batch as a share of the whole model's.
 
-        Default: the share of trained parameters for a smaller model; a third for the forward pass plus two thirds of
-        that share for a model with frozen parameters; 1 if all parameters are trained.
+        Default: the share of the FLOPs of trained parameters for a smaller model; a third for the forward pass plus two
+        thirds of that share for a model with frozen parameters; 1 if all parameters are trained.
 
         Args:
             layout: Names and shapes of the model's tensors.
             mask: The part.
+            flops: Share of a batch's FLOPs that each tensor causes, by its name. Empty if they were not counted: all
+                parameters then count equally.
         """
         share = float(mask.mean()) if len(mask) else 1.0
-        return {"absent": share, "frozen": (1 + 2 * share) / 3, "local": 1.0}[self.outside]
+        if flops and len(mask):
+            share = sum(flops[name] * float(mask[span].mean()) for name, span in layout.spans.items() if flops[name])
+            share = min(share, 1.0)
+        return {"absent": share, "frozen": (1 + 2 * share) / 3}.get(self.outside, 1.0)

@@ -69,8 +69,14 @@ class TrainOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every batch is one step of plain SGD, which the fast backend has kernels for."""
-        return self.optimizer == "sgd" and self.accumulate == 1 and self.dtype == "float32"
+        """Whether every batch is one step of plain SGD."""
+        return self.optimizer == "sgd" and self.has_kernels
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether every batch is one step of SGD, plain or with momentum, which the fast backend has kernels for."""
+        is_sgd = self.optimizer.partition("(")[0] == "sgd"
+        return is_sgd and self.accumulate == 1 and self.dtype == "float32"
 
 
 PLAIN = TrainOptions()
@@ -94,6 +100,8 @@ class Order:
         clip_norm: Largest norm of a step's gradient. None: no clipping.
         training: How a client turns batches into steps.
         arrays: Named arrays from the aggregator to every client, for methods that send more than the model.
+        repeats: How much more than all epochs a client may train, as a multiple of them.
+        shares: Share of the model that each client trains, by its id, if the deadline policy sets it.
     """
 
     round: int
@@ -108,6 +116,8 @@ class Order:
     clip_norm: float | None = None
     training: TrainOptions = PLAIN
     arrays: Arrays = field(default_factory=dict, compare=False)
+    repeats: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def per_epoch(self, samples: int) -> int:
         """Return the batches of a local epoch.
@@ -128,6 +138,10 @@ class RoundPlan:
         quorum: Number of reports that closes the round.
         deadline_bounds_s: dl and dh of Algorithm 4, for the record. None if the method does not use them.
         late: What happens to reports that arrive after the round closed.
+        concurrency: Number of clients at work at any time. A place that becomes free during the round is filled at
+            once from `reserve`, with the same order. 0: free places are filled with the next round.
+        reserve: Ids of the clients that fill free places, first choice first. In the plan of a `RoundResult`, those
+            that started are part of the cohort.
     """
 
     order: Order
@@ -135,6 +149,17 @@ class RoundPlan:
     quorum: int
     deadline_bounds_s: tuple[float, float] | None = None
     late: LateRule = "lost"
+    concurrency: int = 0
+    reserve: tuple[str, ...] = ()
+
+    def start_from_reserve(self, clients: Collection[str]) -> RoundPlan:
+        """Return the plan after these clients of the reserve have started.
+
+        Args:
+            clients: Ids of the clients.
+        """
+        reserve = tuple(client for client in self.reserve if client not in clients)
+        return replace(self, cohort=tuple(sorted((*self.cohort, *clients))), reserve=reserve)
 
 
 Count = TypeVar("Count", int, NDArray[Any])
@@ -351,6 +376,7 @@ class ClientReport:
         size: The client's current number of samples. None: the enrolled number.
         arrays: Named arrays for the aggregator, as the method's `LocalTraining` declares them.
         part: Which parameters the client trained. None: all.
+        batch_share: Seconds of a batch as a share of the whole model's, if the part differs from round to round.
     """
 
     client: str
@@ -363,6 +389,7 @@ class ClientReport:
     size: int | None = None
     arrays: Arrays = field(default_factory=dict)
     part: NDArray[np.bool_] | None = None
+    batch_share: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,9 @@ class Ledger:
         over_count: `Summary.over_count` of the last report; NaN before the first.
         over_sumsq: `Summary.over_sumsq` of the last report.
         loss_mean: Mean loss of the last report.
-        loss_first: Mean loss of the first report that has one.
         participations: Number of successful rounds.
         last_round: Last successful round; 0 for none.
+        tags: Tags of the clients that have any. They are not saved: the clients report them again.
     """
 
     clients: tuple[str, ...]
@@ -110,9 +110,9 @@ class Ledger:
     over_count: FloatArray
     over_sumsq: FloatArray
     loss_mean: FloatArray
-    loss_first: NDArray[np.float32]
     participations: CountArray
     last_round: CountArray
+    tags: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
     def start(cls, clients: tuple[str, ...], size: IndexArray, network_s: FloatArray, batch_s: FloatArray) -> Ledger:
@@ -139,7 +139,6 @@ class Ledger:
             over_count=unheard,
             over_sumsq=unheard,
             loss_mean=unheard,
-            loss_first=np.broadcast_to(np.float32(math.nan), count),
             participations=never,
             last_round=never,
         )
@@ -178,19 +177,19 @@ class Ledger:
             fresh[rows] = values
             return fresh
 
-        losses, first = np.array([summary.loss_mean for summary in summaries]), self.loss_first[rows]
+        losses = np.array([summary.loss_mean for summary in summaries])
+        batch_s = [report.summary.batch_s / report.batch_share for report in result.reports]
         recent = self.recent_trained[rows]
         recent[:, :-1] = recent[:, 1:]
         recent[:, -1] = [summary.trained for summary in summaries]
         return replace(
             self,
-            batch_s_sum=updated(self.batch_s_sum, self.batch_s_sum[rows] + [s.batch_s for s in summaries]),
+            batch_s_sum=updated(self.batch_s_sum, self.batch_s_sum[rows] + batch_s),
             batch_s_count=updated(self.batch_s_count, self.batch_s_count[rows] + 1),
             recent_trained=updated(self.recent_trained, recent),
             over_count=updated(self.over_count, [s.over_count for s in summaries]),
             over_sumsq=updated(self.over_sumsq, [s.over_sumsq for s in summaries]),
             loss_mean=updated(self.loss_mean, losses),
-            loss_first=updated(self.loss_first, np.where(np.isnan(first), losses, first)),
             participations=updated(self.participations, self.participations[rows] + 1),
             last_round=updated(self.last_round, result.plan.order.round),
         )
@@ -218,6 +217,7 @@ class Setup:
         stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
         most_weight: Upper bound on a client's weight, as a multiple of the round's median weight. None: no bound.
         report_arrays: Names and shapes of the arrays that every report must have.
+        repeats: How much more than all epochs a client may train, as a multiple of them.
     """
 
     ledger: Ledger
@@ -237,6 +237,7 @@ class Setup:
     stops_in_epoch: bool = False
     most_weight: float | None = None
     report_arrays: Shapes = field(default_factory=dict)
+    repeats: float = 0.0
 
     def rate_in(self, round_number: int) -> float:
         """Return the clients' learning rate in a round.

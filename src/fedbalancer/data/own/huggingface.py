@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,6 +55,12 @@ class Columns:
     names: tuple[str, ...] = ()
     factory: Any = None
     wholes: bool = False
+
+    @classmethod
+    def of(cls, features: str | Sequence[str] | None, label: str | None, padding: Padding, mask: str | None) -> Columns:
+        """Return the columns that a user names."""
+        names = features if features is None or isinstance(features, str) else tuple(features)
+        return cls(names, label, padding, mask)
 
     def read(self, dataset: Any, where: str) -> Samples:
         """Read features and labels of a data set."""
@@ -159,23 +166,20 @@ def is_transformed(dataset: Any) -> bool:
 def from_huggingface(
     dataset: Any,
     *,
+    columns: Columns,
     model: Model,
-    partition_by: str | None = None,
-    features: str | Sequence[str] | None = None,
-    label: str | None = None,
-    test: Any = None,
-    split: str = "train",
-    subset: str | None = None,
-    padding: Padding = 0,
-    mask: str | None = None,
-    classes: int | None = None,
+    test: Any,
+    split: str,
+    subset: str | None,
+    partition_by: str | None,
+    classes: int | None,
     **options: Any,
 ) -> Task:
     """Build a task from a Hugging Face data set. See `Task.from_huggingface`."""
     of_split, settings = split_options(options)
     where, train, test = _load_splits(dataset, split, subset, test)
     check_options(of_split, partition_by is not None, test is not None)
-    columns = _make_columns(train, features, label, (partition_by,), padding, mask)
+    columns = _choose_columns(train, columns, partition_by)
     labels = _read_labels(train, columns)
     users = None
     if partition_by is not None:
@@ -188,7 +192,7 @@ def from_huggingface(
     test_part = train.select(rows.test) if rows.test is not None else test
     sizes = {client: len(chosen) for client, chosen in rows.clients.items()}
     notes = {"source": where, **split_notes(of_split, rows.held_out, users is not None, rows.test is None)}
-    settings.setdefault("name", where.rpartition("/")[2] if isinstance(dataset, str) else "custom")
+    settings.setdefault("name", Path(where).name if isinstance(dataset, str | Path) else "custom")
     parts = RowParts(train, rows.clients)
     task = _assemble(parts, sizes, train, [test_part], columns, model, classes, settings, notes)
     return add_client_tests(task, of_split)
@@ -197,14 +201,11 @@ def from_huggingface(
 def from_flower_datasets(
     data: Any,
     *,
+    columns: Columns,
     model: Model,
-    features: str | Sequence[str] | None = None,
-    label: str | None = None,
-    test: Any = None,
-    split: str | None = None,
-    padding: Padding = 0,
-    mask: str | None = None,
-    classes: int | None = None,
+    test: Any,
+    split: str | None,
+    classes: int | None,
     **options: Any,
 ) -> Task:
     """Build a task from partitions of flwr-datasets. See `Task.from_flower_datasets`."""
@@ -213,7 +214,7 @@ def from_flower_datasets(
     check_options(of_split, has_users=True, has_test=test is not None)
     dataset = partitioner.dataset
     natural = getattr(partitioner, "_partition_by", None)  # the column of users, which is no feature
-    columns = _make_columns(dataset, features, label, (natural,), padding, mask)
+    columns = _choose_columns(dataset, columns, natural)
     names = _name_partitions(partitioner)
     parts = PartitionerParts(partitioner, names)
     counted = {client: len(_check_partition(parts[client], columns, client)) for client in names}
@@ -285,34 +286,27 @@ def _read_labels(dataset: Any, columns: Columns) -> NDArray[Any] | None:
     return np.asarray(read_dataset(part, features=columns.label, label=columns.label)[1])
 
 
-def _make_columns(
-    dataset: Any,
-    features: str | Sequence[str] | None,
-    label: str | None,
-    others: Sequence[str | None],
-    padding: Padding,
-    mask: str | None,
-) -> Columns:
-    """Choose the columns of features and labels, and find which have lists of different lengths."""
+def _choose_columns(dataset: Any, columns: Columns, users: str | None) -> Columns:
+    """Choose the columns that the user did not name, and find which have lists of different lengths."""
     if is_transformed(dataset):
-        given = features if features is None or isinstance(features, str) else tuple(features)
-        return Columns(given, label, padding, mask)
+        return columns
+    features, label = columns.features, columns.label
     if label is None:
         label = next((name for name in LABELS if name in dataset.column_names), None)
     else:
         _check_column(dataset, label)
     if features is None:
-        rest = tuple(name for name in dataset.column_names if name != label and name not in others)
+        rest = tuple(name for name in dataset.column_names if name not in (label, users))
         if not rest:
             raise BadData("the data set has no columns of features besides the label")
-        features = rest if len(rest) > 1 or mask is not None else rest[0]
-    names = (features,) if isinstance(features, str) else tuple(features)
+        features = rest if len(rest) > 1 or columns.mask is not None else rest[0]
+    names = (features,) if isinstance(features, str) else features
     for name in names:
         _check_column(dataset, name)
         if getattr(dataset.features[name], "dtype", None) in ("string", "large_string"):
             raise BadData(f"column {name!r} holds text; convert it to numbers with dataset.map, or name other features")
     ragged = {name: _has_different_lengths(dataset, name) for name in names}
-    return Columns(features if isinstance(features, str) else names, label, padding, mask, ragged)
+    return replace(columns, features=features, label=label, ragged=ragged)
 
 
 def _check_column(dataset: Any, name: str) -> None:
@@ -332,10 +326,13 @@ def _has_different_lengths(dataset: Any, name: str) -> bool:
 def _load_splits(dataset: Any, split: str, subset: str | None, test: Any) -> tuple[str, Any, Any]:
     """Return the name, the training data and the test data of a data set, of its name, or of a dictionary of splits."""
     datasets = _import("datasets")
-    where = dataset if isinstance(dataset, str) else "the data set"
-    if isinstance(dataset, str):
+    where = str(dataset) if isinstance(dataset, str | Path) else "the data set"
+    if isinstance(dataset, str | Path):
+        saved = any((Path(dataset) / file).is_file() for file in ("dataset_dict.json", "dataset_info.json"))
+        if saved and subset is not None:
+            raise BadSetting(f"subset = {subset!r} is for a data set that is loaded by name; {where} is a saved one")
         try:
-            dataset = datasets.load_dataset(dataset, subset)
+            dataset = datasets.load_from_disk(where) if saved else datasets.load_dataset(where, subset)
         except (OSError, ValueError) as error:  # not found, no connection, or a wrong subset
             raise BadData(f"the data set {where!r} cannot be loaded: {' '.join(str(error).split())}") from error
     elif subset is not None:

@@ -2,7 +2,7 @@
 
 name = "rooms"              # default: the name of the file
 [data]
-kind = "parquet"            # or "csv", "images", "folder", "npz"
+kind = "parquet"            # or "csv", "images", "folder", "npz", "huggingface"
 path = "rooms.parquet"      # relative to this file, or absolute
 user = "person"             # or: partition = "dirichlet", clients = 20, alpha = 0.5
 label = "activity"
@@ -57,32 +57,47 @@ class _Folder(BaseModel):
     seed: int | None = None
 
 
-class _Npz(_Folder):
-    user: str | None = None
-    label: str = "y"
-    features: str = "x"
+class _Table(_Folder):
     partition: str | None = None
     clients: int | None = None
     alpha: float | None = None
     shards_per_client: int | None = None
 
 
-class _Parquet(_Npz):
+class _Npz(_Table):
+    user: str | None = None
+    label: str = "y"
+    features: str = "x"
+
+
+class _Parquet(_Table):
+    user: str | None = None
     label: str
-    features: str | list[str] | None = None  # type: ignore[assignment] # columns instead of one array
+    features: str | list[str] | None = None
     shape: list[int] | None = None
     test: str | None = None
 
 
-class _Images(_Folder):
+class _Images(_Table):
     by: str = "class"
     size: list[int] | None = None
     color: str = "rgb"
-    partition: str | None = None
-    clients: int | None = None
-    alpha: float | None = None
-    shards_per_client: int | None = None
     test: str | None = None
+
+
+class _HuggingFace(_Table):
+    user: str | None = None
+    label: str | None = None
+    features: str | list[str] | None = None
+    test: str | None = None
+    split: str | None = None
+    subset: str | None = None
+    padding: float | dict[str, float] | None = None
+    mask: str | None = None
+
+
+def _from_huggingface(path: Path | str, *, user: str | None = None, **options: Any) -> Task:
+    return Task.from_huggingface(path, partition_by=user, **options)
 
 
 KINDS: Mapping[str, tuple[type[_Folder], Callable[..., Task]]] = {
@@ -91,6 +106,7 @@ KINDS: Mapping[str, tuple[type[_Folder], Callable[..., Task]]] = {
     "images": (_Images, Task.from_images),
     "folder": (_Folder, from_folder),
     "npz": (_Npz, from_npz),
+    "huggingface": (_HuggingFace, _from_huggingface),
 }
 
 
@@ -110,10 +126,11 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
         raise BadSetting(f"{path} has no variants; omit --variant {variant}")
     document = _read_document(path)
     data = _check_data(document["data"], path)
-    load = KINDS[data.pop("kind")][1]
+    kind = data.pop("kind")
+    load = KINDS[kind][1]
     for key in ("path", "test"):
-        if key in data:
-            data[key] = path.parent / data[key]
+        if key in data and (kind != "huggingface" or (key == "path" and (path.parent / data[key]).exists())):
+            data[key] = path.parent / data[key]  # the rest are names: of a data set to download, and of a split
     folder = str(path.parent.resolve())
     if ":" in str(document["model"].get("name")) and folder not in sys.path:
         sys.path.append(folder)  # the model's module may be next to the file, also for worker processes

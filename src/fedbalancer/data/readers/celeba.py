@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import Samples
-from fedbalancer.data.readers.files import read_npz
-from fedbalancer.data.readers.leaf import LeafUser, class_labels, leaf_checksums, leaf_files, leaf_users
+from fedbalancer.data.readers.files import LeafUser, class_labels, leaf_checksums, leaf_files, leaf_users, read_npz
 from fedbalancer.data.readers.user_split import UserSplit, from_leaf
 
 ALIGNED = (178, 218)

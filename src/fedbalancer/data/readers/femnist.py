@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples
-from fedbalancer.data.readers.files import read_npz
-from fedbalancer.data.readers.leaf import LeafUser, class_labels
+from fedbalancer.data.readers.files import LeafUser, class_labels, read_npz
 from fedbalancer.data.readers.user_split import UserSplit, hold_out
 
 PIXELS = 28

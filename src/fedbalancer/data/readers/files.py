@@ -1,4 +1,13 @@
-"""Untrusted `.npz` files, and files of JSON lines."""
+"""Files of data sets: JSON of LEAF, JSON lines, and untrusted `.npz` files.
+
+A JSON file of LEAF has users, the number of samples of each, and their x and y:
+
+    {"users": ["ann"], "num_samples": [2], "user_data": {"ann": {"x": [..., ...], "y": [0, 1]}}}
+
+LEAF (S. Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018) writes them to the folders `train`, `test`
+and, for Reddit, `val`. The content of x and y depends on the task. Users in `user_data` that are not in `users` are
+ignored: LEAF's split by sample leaves such empty entries.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +17,153 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.errors import BadData
+from fedbalancer.core.errors import BadData, MissingData
+from fedbalancer.data.cache import checksum
+
+PARTS = ("train", "val", "test")
+
+
+class LeafUser(NamedTuple):
+    """One user of one file.
+
+    Args:
+        name: Id of the user.
+        x: Features, as in the JSON.
+        y: Labels, as in the JSON.
+        file: The file.
+    """
+
+    name: str
+    x: list[Any]
+    y: list[Any]
+    file: Path
+
+    @property
+    def where(self) -> str:
+        """Name of the user in errors."""
+        return f"{self.file}: user {self.name!r}"
+
+
+def leaf_files(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """Return the JSON files of each part.
+
+    They are in `train`, `val` and `test` of the folder or of its subfolder `data`. Without a folder `train`, all files
+    of the folder itself are training data.
+
+    Raises:
+        MissingData: If there are no training data.
+    """
+    for base in (folder, folder / "data"):
+        if (base / "train").is_dir():
+            files = {part: tuple(sorted((base / part).glob("*.json"))) for part in PARTS}
+            break
+    else:
+        files = {"train": tuple(sorted(folder.glob("*.json"))), "val": (), "test": ()}
+    if not files["train"]:
+        raise MissingData(
+            f"{folder} has no LEAF data; it needs train/*.json and test/*.json, or *.json without a split"
+        )
+    return files
+
+
+def leaf_checksums(files: Mapping[str, Iterable[Path]]) -> dict[str, list[str]]:
+    """Return the checksums of all files, for the key of a cache entry."""
+    return {part: [checksum(path) for path in paths] for part, paths in files.items()}
+
+
+def leaf_users(files: Iterable[Path], exact_counts: bool = True) -> Iterator[LeafUser]:
+    """Yield the users of one part, with one file in memory at a time.
+
+    Args:
+        files: The files.
+        exact_counts: Whether num_samples must be the number of samples. In LEAF's Reddit data it is another number.
+
+    Raises:
+        BadData: If a file is damaged or a user is invalid.
+    """
+    seen: dict[str, Path] = {}
+    for file in files:
+        for user in _read_users(file, exact_counts):
+            if user.name in seen:
+                raise BadData(f"{user.where} occurs twice, also in {seen[user.name]}; a user must be in one place")
+            seen[user.name] = file
+            yield user
+
+
+def class_labels(user: LeafUser, classes: int) -> NDArray[np.int64]:
+    """Return the labels of a user. Whole numbers may be written as floats, as LEAF does for CelebA.
+
+    Args:
+        user: The user.
+        classes: Number of classes.
+
+    Raises:
+        BadData: If a label is not a class.
+    """
+    for index, label in enumerate(user.y):
+        if not _is_class(label, classes):
+            raise BadData(f"{user.where}, sample {index}: label {label!r}; labels must be 0 to {classes - 1}")
+    return np.array(user.y, dtype=np.int64)
+
+
+def _is_class(label: Any, classes: int) -> bool:
+    return isinstance(label, int | float) and label in range(classes)
+
+
+def _read_users(file: Path, exact_counts: bool) -> Iterator[LeafUser]:
+    document = _read_document(file)
+    names, counts, data = document["users"], document["num_samples"], document["user_data"]
+    if len(names) != len(counts):
+        raise BadData(
+            f"{file}: {len(names)} users, but num_samples has {len(counts)} entries; there must be one for each"
+        )
+    for index, (name, count) in enumerate(zip(names, counts, strict=True)):
+        where = f"{file}: user {name!r} (number {index})"
+        samples = data.get(name) if isinstance(name, str) else None
+        if not isinstance(samples, dict) or not all(isinstance(samples.get(key), list) for key in ("x", "y")):
+            raise BadData(f"{where} needs an entry in user_data with the lists x and y")
+        user = LeafUser(name, samples["x"], samples["y"], file)
+        _check_lengths(where, user, count if exact_counts else len(user.y))
+        yield user
+
+
+def _read_document(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_bytes(), object_pairs_hook=_refuse_repeated_keys)
+    except (ValueError, RecursionError) as error:  # includes bytes that are not text
+        reason = " ".join(str(error).split())
+        raise BadData(f"{file} is damaged or not JSON ({reason}); download or create it again") from error
+    kinds = {"users": list, "num_samples": list, "user_data": dict}
+    for key, kind in kinds.items():
+        if not isinstance(document, dict) or not isinstance(document.get(key), kind):
+            json_type = "list" if kind is list else "object"
+            raise BadData(f"{file} has no {json_type} {key!r}; LEAF's JSON has users, num_samples and user_data")
+    return dict(document)
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a repeated key, of which the JSON reader would silently drop the first."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+    return entries
+
+
+def _check_lengths(where: str, user: LeafUser, count: Any) -> None:
+    if len(user.x) != len(user.y):
+        first = min(len(user.x), len(user.y))
+        lacks = "label" if len(user.y) == first else "features"
+        raise BadData(f"{where} has {len(user.x)} x but {len(user.y)} y: sample {first} has no {lacks}")
+    if not user.y:
+        raise BadData(f"{where} has no samples; remove the user or add a sample")
+    if count != len(user.y):
+        raise BadData(f"{where} has {len(user.y)} samples, but num_samples says {count!r}")
 
 
 def load_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:

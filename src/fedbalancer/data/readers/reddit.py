@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples
-from fedbalancer.data.readers.files import json_lines
-from fedbalancer.data.readers.leaf import LeafUser, leaf_files, leaf_users
+from fedbalancer.data.readers.files import LeafUser, json_lines, leaf_files, leaf_users
 
 LENGTH = 10
 PAD, UNKNOWN = 0, 1

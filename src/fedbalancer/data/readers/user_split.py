@@ -13,7 +13,7 @@ from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import Samples
 from fedbalancer.data.cache import Prepared
 from fedbalancer.data.clients import SlicedClients, check_user_count, concatenate_users
-from fedbalancer.data.readers.leaf import LeafUser, leaf_users
+from fedbalancer.data.readers.files import LeafUser, leaf_users
 
 
 class UserSplit(NamedTuple):

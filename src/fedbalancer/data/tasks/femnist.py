@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from fedbalancer.data import Prepared, Source, checksum, choose_source, load_or_prepare
 from fedbalancer.data.readers import femnist as reader
 from fedbalancer.data.readers.femnist import CLASSES, PIXELS, femnist_samples
-from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
+from fedbalancer.data.readers.files import leaf_checksums, leaf_files
 from fedbalancer.data.readers.user_split import from_leaf, pack, unpack
 from fedbalancer.data.task import Task
 

@@ -46,7 +46,7 @@ from fedbalancer.data import (
     concatenate_users,
     load_or_prepare,
 )
-from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
+from fedbalancer.data.readers.files import leaf_checksums, leaf_files
 from fedbalancer.data.readers.reddit import (
     UNKNOWN,
     ByUser,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from fedbalancer.experiments.sweep.space import Space
 
 TIME = "time-to-accuracy"
 SAMPLERS = ("grid", "tpe", "random")
+POINT = "method"
+"""Name of the parameter of a sweep over a list of methods: the position in the list."""
 TRIALS = 20
 """Default number of trials of a sweep that is not a grid."""
 
@@ -31,6 +33,8 @@ class SweepPlan:
         sampler: grid, tpe or random.
         trials: Number of trials.
         share: The target, as a share of FedAvg+1T's final value.
+        methods: The methods to try, in this order, instead of values that a sampler draws.
+        targets: Value of the metric to reach, by seed, instead of a share of FedAvg+1T's.
     """
 
     comparison: ComparisonPlan
@@ -39,6 +43,8 @@ class SweepPlan:
     sampler: str
     trials: int
     share: float
+    methods: tuple[str, ...] = ()
+    targets: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def make(
@@ -124,6 +130,12 @@ class SweepPlan:
         """
         of_seed = next(spec for spec in self.comparison.specs if spec.seed == seed)
         return replace(of_seed, method=method, target=target)
+
+    def draw(self, trial: Any) -> str:
+        """Return the method of a trial that optuna proposes."""
+        if self.methods:
+            return self.methods[int(trial.suggest_int(POINT, 0, len(self.methods) - 1))]
+        return self.space.name(self.space.draw(trial))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything that identifies this sweep; the number of trials does not."""

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +19,7 @@ from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import BUDGET_METHOD
 from fedbalancer.experiments.progress import JobEvent, Progress
 from fedbalancer.experiments.sweep.objective import Reference, reference, time_ratio, value_at_budget
-from fedbalancer.experiments.sweep.plan import SweepPlan, run_folder
+from fedbalancer.experiments.sweep.plan import POINT, SweepPlan, run_folder
 from fedbalancer.experiments.sweep.results import Sweep, write_results
 from fedbalancer.reporting import RunCurve
 from fedbalancer.simulation.executors import Resources
@@ -35,6 +35,8 @@ STEPS = 20
 """Number of times per budget that a trial is compared with the others."""
 WARM_UP = 5
 """Number of trials, and of steps within a trial, before pruning starts."""
+LIST_WARM_UP = 2
+"""Number of trials before pruning starts in a sweep over a list of methods."""
 REFERENCE = -1
 """The number of FedAvg+1T's runs in events; they are not a trial."""
 
@@ -164,7 +166,7 @@ def open_study(plan: SweepPlan, out: Path, *, prune: bool = True) -> optuna.Stud
             study_name=STUDY,
             direction="minimize" if plan.is_minimised else "maximize",
             sampler=_sampler(plan, package),
-            pruner=package.pruners.MedianPruner(WARM_UP, WARM_UP) if prune else package.pruners.NopPruner(),
+            pruner=_pruner(plan, package) if prune else package.pruners.NopPruner(),
             load_if_exists=True,
         )
     except Exception as error:  # the database raises errors of many types
@@ -173,8 +175,10 @@ def open_study(plan: SweepPlan, out: Path, *, prune: bool = True) -> optuna.Stud
         ) from error
     _requeue_unfinished(study, package)
     study.sampler = _sampler(plan, package, len(study.trials))  # otherwise every command draws the same numbers
-    if plan.sampler == "grid":
-        _queue_grid(study, plan)
+    if plan.methods:
+        _queue(study, [{POINT: number} for number in range(len(plan.methods))])
+    elif plan.sampler == "grid":
+        _queue(study, _grid(plan))
     return cast("optuna.Study", study)
 
 
@@ -199,14 +203,24 @@ def _requeue_unfinished(study: optuna.Study, optuna: Any) -> None:
             study.enqueue_trial(trial.params)
 
 
-def _queue_grid(study: optuna.Study, plan: SweepPlan) -> None:
-    """Queue the points of the grid that the study does not have, at most `plan.trials`, in a fixed order."""
+def _pruner(plan: SweepPlan, optuna: Any) -> Any:
+    """Return the pruner. A short list of methods has no trials to spare for a long warm-up."""
+    return optuna.pruners.MedianPruner(LIST_WARM_UP if plan.methods else WARM_UP, WARM_UP)
+
+
+def _grid(plan: SweepPlan) -> list[dict[str, Any]]:
+    """Return the points of the grid, at most `plan.trials`, in a fixed order."""
     points = plan.space.grid()
     random.Random(0).shuffle(points)
+    return points[: plan.trials]
+
+
+def _queue(study: optuna.Study, points: Sequence[Mapping[str, Any]]) -> None:
+    """Queue the points that the study does not have."""
     existing = [trial.params or trial.system_attrs.get("fixed_params") for trial in study.get_trials(deepcopy=False)]
-    for point in points[: plan.trials]:
+    for point in points:
         if point not in existing:
-            study.enqueue_trial(point)
+            study.enqueue_trial(dict(point))
 
 
 @dataclass
@@ -265,6 +279,10 @@ class Search:
 
     def _run_references(self) -> bool:
         """Run FedAvg+1T on every seed, which sets the targets. Returns False if it was stopped."""
+        if self.plan.targets:
+            budgets_s = self.plan.budgets_s
+            self.references = {seed: Reference(value, budgets_s[seed]) for seed, value in self.plan.targets.items()}
+            return True
         jobs = [self._job(BUDGET_METHOD, seed) for seed in self.plan.seeds]
 
         def listen(event: JobEvent) -> None:
@@ -289,7 +307,7 @@ class Search:
 
     def _ask(self) -> _RunningTrial:
         trial = self.study.ask()
-        method = self.plan.space.name(self.plan.space.draw(trial))
+        method = self.plan.draw(trial)
         trial.set_user_attr("method", method)
         return _RunningTrial(trial, method)
 

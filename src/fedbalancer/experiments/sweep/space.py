@@ -51,6 +51,10 @@ class Choice:
         value: Value = trial.suggest_categorical(self.key, self.values)
         return value
 
+    def at(self, share: float) -> Value:
+        """Return the value at a share of the list, from 0 to below 1."""
+        return self.values[int(share * len(self.values))]
+
 
 @dataclass(frozen=True)
 class Range:
@@ -81,6 +85,14 @@ class Range:
         if isinstance(self.low, int) and isinstance(self.high, int):
             return int(trial.suggest_int(self.key, self.low, self.high, log=self.log))
         return float(f"{trial.suggest_float(self.key, self.low, self.high, log=self.log):.{DIGITS}g}")
+
+    def at(self, share: float) -> Value:
+        """Return the value at a share of the range, from 0 to below 1."""
+        if isinstance(self.low, int) and isinstance(self.high, int) and not self.log:
+            return self.low + int(share * (self.high - self.low + 1))
+        linear = self.low + share * (self.high - self.low)
+        value = self.low * (self.high / self.low) ** share if self.log else linear
+        return float(f"{value:.{DIGITS}g}")
 
 
 Parameter = Choice | Range
@@ -133,6 +145,22 @@ class Space:
     def draw(self, trial: Any) -> dict[str, Value]:
         """Return the values that optuna suggests for a trial."""
         return {each.key: each.draw(trial) for each in self.parameters}
+
+    def spread(self, count: int) -> list[dict[str, Value]]:
+        """Return points that fill the space evenly: Sobol's, from the centre on. More points extend the list.
+
+        >>> Space("oort", (Range("clients.alpha", 0.0, 1.0),)).spread(3)
+        [{'clients.alpha': 0.5}, {'clients.alpha': 0.75}, {'clients.alpha': 0.25}]
+        """
+        from scipy.stats import qmc
+
+        if count < 1:
+            return []
+        points = qmc.Sobol(len(self.parameters), scramble=False).random_base2(count.bit_length())[1 : count + 1]
+        return [
+            {each.key: each.at(float(share)) for each, share in zip(self.parameters, point, strict=True)}
+            for point in points
+        ]
 
     def name(self, values: Mapping[str, Value]) -> str:
         """Return the name of the method with these values.

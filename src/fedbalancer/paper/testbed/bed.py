@@ -33,7 +33,7 @@ from fedbalancer.reporting.plotting import plot_latencies, write_figure
 from fedbalancer.reporting.results import load_run
 from fedbalancer.reporting.rule import final_level, is_fedavg, select_evaluations
 from fedbalancer.store import ComparisonFile, RunFolder, check_free, read_manifest, read_status
-from fedbalancer.training.open_model import SUFFIXES, open_model
+from fedbalancer.training.model_file import SUFFIXES, open_model
 from fedbalancer.training.trainer import TorchTrainer
 
 LOOK_S, SILENCE_S = 0.5, 600.0

@@ -26,7 +26,7 @@ from fedbalancer.paper.testbed.client import EmulatedPhone, PhoneTrainer
 from fedbalancer.paper.testbed.clock import SERVER
 from fedbalancer.paper.testbed.netns import enter, namespace_of
 from fedbalancer.paper.testbed.plan import BedPlan
-from fedbalancer.training.open_model import FileTrainer
+from fedbalancer.training.model_file import FileTrainer
 from fedbalancer.training.trainer import TorchTrainer
 
 WATCH_S, PR_SET_PDEATHSIG = 0.5, 1

@@ -21,7 +21,7 @@ from fedbalancer.methods.table import Method
 from fedbalancer.paper.testbed.clock import BedClock
 from fedbalancer.paper.testbed.phones import RecordedPhones, assign_phones, find_file, read_phones
 from fedbalancer.simulation.devices import Network, Phones
-from fedbalancer.training.open_model import SUFFIXES, runtime_of
+from fedbalancer.training.model_file import SUFFIXES, runtime_of
 
 DEFAULT_SPEED = 20.0
 RUNTIMES = ("torch", *SUFFIXES)

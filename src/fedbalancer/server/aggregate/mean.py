@@ -33,7 +33,7 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
         One value per parameter.
     """
     ordered = sort_by_client(reports)
-    if any(report.part is not None for report in ordered):
+    if any(report.part is not None for report in ordered) and len(ordered[0].update):
         return _mean_of_parts(ordered)
     total = np.zeros(ordered[0].update.shape, dtype=np.float64)
     weights = total_of(report.weight for report in ordered)

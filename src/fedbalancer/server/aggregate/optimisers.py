@@ -181,6 +181,8 @@ class FedAdam(MeanAggregator):
         FedAdam(eta=0.01, beta_1=0.9, beta_2=0.99, tau=0.001)
     """
 
+    handles_parts: ClassVar[bool] = True
+
     eta: Step = 0.01
     beta_1: BelowOne = 0.9
     beta_2: BelowOne = 0.99
@@ -221,6 +223,8 @@ class FedYogi(MeanAggregator):
         FedYogi(eta=0.01, beta_1=0.9, beta_2=0.99, tau=0.001)
     """
 
+    handles_parts: ClassVar[bool] = True
+
     eta: Step = 0.01
     beta_1: BelowOne = 0.9
     beta_2: BelowOne = 0.99
@@ -258,6 +262,8 @@ class FedAdagrad(MeanAggregator):
         >>> fb.method("fedavg+1t+fedadagrad").aggregate
         FedAdagrad(eta=0.01, tau=0.001)
     """
+
+    handles_parts: ClassVar[bool] = True
 
     eta: Step = 0.01
     tau: Step = 1e-3

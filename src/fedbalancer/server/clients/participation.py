@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, NOTHING, ClientSelector, Private
-from fedbalancer.core.fields import AtLeastOne, Count, Share, Weight
-from fedbalancer.core.types import CountArray, FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
+from fedbalancer.core.fields import AtLeastOne, Bounds, Count, Seconds, Share
+from fedbalancer.core.types import (
+    UNDER_WAY,
+    CountArray,
+    FloatArray,
+    IndexArray,
+    Ledger,
+    RoundResult,
+    ServerState,
+    Setup,
+)
 from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.clients.over_threshold import OverThresholdUtility
-from fedbalancer.server.report_check import loss_increase_ratio
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,21 +79,21 @@ class CappedParticipation(CountingSelector):
         inner: The wrapped selector.
         times: Largest participation, as a multiple of the fair share.
         most_times: Largest loss, as a multiple of the median client's.
-        worse_power: A client whose loss grew by the factor r since its first report has `times` divided by
-            r^worse_power. 0: no reduction.
+        refused_share: A client whose last n updates were refused (`CheckedUpdates`) keeps this share of `times` to the
+            power of n.
 
     Example:
         >>> import fedbalancer as fb
         >>> selector = fb.method("canter+robust").clients
         >>> selector
-        CappedParticipation(inner=ByLoss(), times=1.5, most_times=3.0, worse_power=4.0)
+        CappedParticipation(inner=ByLoss(), times=1.5, most_times=3.0, refused_share=0.5)
     """
 
     own_reactions: ClassVar[frozenset[Private]] = LOSSES
 
     times: AtLeastOne = 1.5
     most_times: AtLeastOne = 3.0
-    worse_power: Weight = 4.0
+    refused_share: Share = 0.5
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         own: CountingState = state.clients
@@ -96,12 +104,128 @@ class CappedParticipation(CountingSelector):
         """Return the clients that the wrapped selector may choose from."""
         fair = setup.clients_per_round / max(len(state.ledger.clients), 1)
         selected = state.clients.counts(state.ledger)[available]
-        worse = loss_increase_ratio(state.ledger.loss_first[available], state.ledger.loss_mean[available])
-        free = selected < 1 + self.times * worse**-self.worse_power * fair * state.round
+        refused = count_refusals(state, available)
+        free = selected < (refused == 0) + self.times * self.refused_share**refused * fair * state.round
         least = min(math.ceil(MIN_CHOICE * setup.clients_per_round), len(available))
         if free.sum() < least:
             free[np.argsort(selected, kind="stable")[:least]] = True
         return available[np.flatnonzero(free)]
+
+
+DAY_S = 86_400.0
+Megabytes = Annotated[float, Bounds(ge=0, le=10**6)]
+
+
+@dataclass(frozen=True, eq=False)
+class BudgetState:
+    """State of `DailyBudget`: what every client has used on the current day.
+
+    Args:
+        inner: State of the wrapped policy.
+        day: Number of the day on the run's clock.
+        rounds: Rounds for which each client was selected.
+        seconds: Seconds that each client worked.
+        traffic: Bytes of each client, in both directions.
+        releases: Reports that each client may have released.
+    """
+
+    inner: Any
+    day: int = 0
+    rounds: FloatArray = field(default_factory=lambda: np.zeros(0))
+    seconds: FloatArray = field(default_factory=lambda: np.zeros(0))
+    traffic: FloatArray = field(default_factory=lambda: np.zeros(0))
+    releases: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+
+USED = ("rounds", "seconds", "traffic", "releases")
+QUIET = ("unavailable", "declined")
+"""Reasons of clients that have released nothing."""
+
+
+@dataclass(frozen=True)
+class DailyBudget(Wrapping, ClientSelector):
+    """Ours: a client that has used one of its budgets of the day is not selected until the next day.
+
+    A day has 24 hours on the run's clock and starts with the run. A client may exceed a budget by its last round. To
+    bound epsilon per day, bound the releases: `fedbalancer privacy plan` computes epsilon for a number of them.
+
+    Args:
+        inner: The wrapped selector.
+        rounds: Rounds per day. None: no limit.
+        seconds: Seconds of work per day. None: no limit.
+        megabytes: Traffic per day in both directions, in megabytes of 10^6 bytes. None: no limit.
+        releases: Reports per day. None: no limit.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer[clients=DailyBudget(rounds=24, megabytes=50)]").clients.rounds
+        24
+    """
+
+    own_reactions: ClassVar[frozenset[Private]] = NOTHING
+
+    inner: ClientSelector = field(default_factory=OverThresholdUtility)
+    rounds: Count | None = None
+    seconds: Seconds | None = None
+    megabytes: Megabytes | None = None
+    releases: Count | None = None
+
+    def init(self, setup: Setup) -> BudgetState:
+        return BudgetState(self.inner.init(setup))
+
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        return self.inner.select_clients(setup, self.unwrapped(state), available)
+
+    def eligible(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        """Return the available clients with budget left today."""
+        rows = self.inner.eligible(setup, self.unwrapped(state), available)
+        own: BudgetState = state.clients
+        traffic = None if self.megabytes is None else 1e6 * self.megabytes
+        budgets = dict(zip(USED, (self.rounds, self.seconds, traffic, self.releases), strict=True))
+        limits = {name: limit for name, limit in budgets.items() if limit is not None}
+        if not limits or own.day != state.clock_s // DAY_S:
+            return rows
+        left = np.ones(len(rows), dtype=bool)
+        for name, limit in limits.items():
+            left &= _extend(getattr(own, name), state.ledger)[rows] < limit
+        return rows[left]
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> BudgetState:
+        own, inner = state.clients, self.inner.observe(setup, self.unwrapped(state), result)
+        day, ledger = int(state.clock_s // DAY_S), state.ledger
+        used = {
+            name: _extend(getattr(own, name), ledger) if day == own.day else np.zeros(len(ledger.clients))
+            for name in USED
+        }
+        cohort = result.plan.cohort
+        used["rounds"][ledger.rows(cohort)] += 1
+        used["traffic"][ledger.rows(cohort)] += (result.down_bytes + result.up_bytes) / max(len(cohort), 1)
+        for report in result.reports:
+            used["seconds"][ledger.position[report.client]] += report.timings.total_s
+            used["releases"][ledger.position[report.client]] += 1
+        for missing in result.missing:
+            used["seconds"][ledger.position[missing.client]] += missing.timings.total_s
+            used["releases"][ledger.position[missing.client]] += missing.why not in (*QUIET, UNDER_WAY)
+        return BudgetState(inner, day, **used)
+
+
+def _extend(used: FloatArray, ledger: Ledger) -> FloatArray:
+    """Return a copy with a row for clients that joined later."""
+    return np.concatenate([used, np.zeros(len(ledger.clients) - len(used))])
+
+
+def count_refusals(state: ServerState, rows: IndexArray) -> CountArray:
+    """Return how many times in a row the aggregator refused each client's update; 0 if it does not check updates.
+
+    Args:
+        state: The server's state.
+        rows: Ledger rows.
+    """
+    own: Any = state.aggregate
+    while own is not None and not hasattr(own, "refusals"):
+        own = getattr(own, "inner", None)
+    refusals = {} if own is None else own.refusals
+    return np.array([refusals.get(state.ledger.clients[row], 0) for row in rows.tolist()], dtype=np.int32)
 
 
 def limit_losses(ledger: Ledger, most_times: float) -> Ledger:

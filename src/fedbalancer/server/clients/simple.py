@@ -1,4 +1,4 @@
-"""Client selectors with one rule: uniform, by loss, FedCS, power-of-choice and least selected."""
+"""Client selectors with one rule: uniform, by loss, FedCS, power-of-choice, least selected and Pisces."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.contracts import LOSSES, NOTHING, ClientSelector, Private
-from fedbalancer.core.fields import Multiple
+from fedbalancer.core.fields import Multiple, Share, UpTo100
 from fedbalancer.core.randomness import draw_weighted, pick_smallest, stream
 from fedbalancer.core.types import CountArray, FloatArray, IndexArray, RoundResult, ServerState, Setup
+from fedbalancer.server.clients.oort import split_explored, statistical_utility
 from fedbalancer.server.expected import expected_s
 
 
@@ -31,6 +32,32 @@ class Uniform(ClientSelector):
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))
+        rng = stream(setup.seed, "clients", state.round + 1)
+        return np.sort(rng.choice(available, size=count, replace=False))
+
+
+@dataclass(frozen=True)
+class Overcommitted(ClientSelector):
+    """Invites `overcommit` K clients uniformly, for deadlines that close a round with the first K reports.
+
+    This is the random selection that Oort was compared with.
+
+    Args:
+        overcommit: Invited clients, as a multiple of K.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg[clients=Overcommitted,deadline=FirstReports]").clients
+        Overcommitted(overcommit=1.3)
+    """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    overcommit: Multiple = 1.3
+
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        # 1e-9 guards against 1.3 * 10 = 12.9999...
+        count = min(int(self.overcommit * setup.clients_per_round + 1e-9), len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
         return np.sort(rng.choice(available, size=count, replace=False))
 
@@ -197,3 +224,106 @@ class LeastSelected(ClientSelector):
         count = min(setup.clients_per_round, len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
         return np.sort(available[pick_smallest(state.clients.times[available].astype(np.float64), count, rng)])
+
+
+RECENT_REPORTS = 5
+"""Number of reports over which Pisces averages a client's staleness."""
+
+
+@dataclass(frozen=True, eq=False)
+class PiscesState:
+    """State of `Pisces`.
+
+    Args:
+        exploration: Probability that a place goes to a client that has never reported.
+        staleness: Staleness of each client's last five reports; NaN for reports that do not exist yet.
+    """
+
+    exploration: float
+    staleness: FloatArray
+
+
+@dataclass(frozen=True)
+class Pisces(ClientSelector):
+    """Pisces: the clients with the highest utility, discounted by how stale their reports usually are.
+
+    The utility of a client that has reported is |B| sqrt(mean squared loss), as in Oort, times (1 + s)^-`power`. s is
+    the mean staleness of its last five reports. With probability `exploration` a place goes to a random client that has
+    never reported instead. Speed does not count: an asynchronous server does not wait for slow clients (Jiang, Wang, Li
+    and Li, "Pisces: Efficient Federated Learning via Guided Asynchronous Training", SoCC 2022, section 4).
+
+    Differences from the paper: clients with suspicious losses are not excluded (its section on robustness). The
+    exploration probability decays once per step of the server.
+
+    Args:
+        power: Strength of the discount by staleness.
+        exploration: Initial probability of exploring.
+        decay: Factor of that probability per step.
+        least: Probability at which the decay stops.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("pisces").clients
+        Pisces(power=0.5, exploration=0.9, decay=0.98, least=0.3)
+    """
+
+    needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
+
+    power: UpTo100 = 0.5
+    exploration: Share = 0.9
+    decay: Share = 0.98
+    least: Share = 0.3
+
+    def init(self, setup: Setup) -> PiscesState:
+        return PiscesState(self.exploration, np.full((len(setup.ledger.clients), RECENT_REPORTS), np.nan))
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> PiscesState:
+        own: PiscesState = state.clients
+        joined = len(state.ledger.clients) - len(own.staleness)  # clients may join during a Flower run
+        staleness = np.concatenate([own.staleness, np.full((joined, RECENT_REPORTS), np.nan)])
+        for report in result.reports:
+            row = state.ledger.position[report.client]
+            staleness[row] = (*staleness[row, 1:], report.staleness)
+        return PiscesState(max(own.exploration * self.decay, min(self.least, self.exploration)), staleness)
+
+    def utilities(self, state: ServerState, rows: IndexArray) -> FloatArray:
+        """Return the discounted utility of clients that have reported.
+
+        Args:
+            state: The server's state.
+            rows: Ledger rows of these clients.
+        """
+        ledger = state.ledger
+        trained = ledger.recent_trained[rows, -1]
+        recent = state.clients.staleness[rows]
+        usual = np.nansum(recent, axis=1) / np.maximum((~np.isnan(recent)).sum(axis=1), 1)
+        utility = statistical_utility(trained, ledger.over_count[rows], ledger.over_sumsq[rows])
+        return np.asarray(utility * (1 + usual) ** -self.power)
+
+    def rank(self, setup: Setup, state: ServerState, candidates: IndexArray, purpose: str = "clients") -> IndexArray:
+        """Return the candidates, first choice first.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            candidates: Ledger rows.
+            purpose: Purpose of the random numbers.
+        """
+        rng = stream(setup.seed, purpose, state.round + 1)
+        known, unknown = split_explored(state.ledger, np.sort(candidates))
+        explores = rng.random(len(candidates)) < state.clients.exploration
+        unknown = rng.permutation(unknown)
+        known = known[np.argsort(-self.utilities(state, known), kind="stable")]
+        places = np.zeros(len(candidates), dtype=bool)
+        places[np.flatnonzero(explores)[: len(unknown)]] = True
+        places[np.flatnonzero(~places)[len(known) :]] = True  # unknown clients for whom no place explores come last
+        ranked = np.empty(len(candidates), dtype=np.int64)
+        ranked[places], ranked[~places] = unknown, known
+        return ranked
+
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        return np.sort(self.rank(setup, state, available)[: setup.clients_per_round])
+
+    def rank_reserve(self, setup: Setup, state: ServerState, candidates: IndexArray) -> IndexArray:
+        return self.rank(setup, state, candidates, "reserve")

@@ -19,8 +19,14 @@ from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.randomness import client_keys, tickets
 from fedbalancer.core.types import FloatArray
-from fedbalancer.simulation.devices.intervals import Cycle, IntervalColumns, merge_intervals
-from fedbalancer.simulation.devices.trace_files import CleaningReport, clean, load_intervals
+from fedbalancer.simulation.devices.trace_files import (
+    CleaningReport,
+    Cycle,
+    IntervalColumns,
+    clean,
+    load_intervals,
+    merge_intervals,
+)
 
 
 @runtime_checkable

@@ -23,9 +23,8 @@ from fedbalancer.core.interfaces import Availability, DeviceModel
 from fedbalancer.core.randomness import client_keys, tickets
 from fedbalancer.core.types import IndexArray
 from fedbalancer.simulation.devices.availability import AlwaysOn, Traces
-from fedbalancer.simulation.devices.intervals import merge_intervals
 from fedbalancer.simulation.devices.models import CLASS_WEIGHTS, LATENCY_MS, Network, Phones, resolve_latency
-from fedbalancer.simulation.devices.trace_files import DAY_S
+from fedbalancer.simulation.devices.trace_files import DAY_S, merge_intervals
 
 if TYPE_CHECKING:
     from fedbalancer.simulation.devices.fleet_synthetic import Distribution, Group
@@ -286,9 +285,9 @@ class Fleet:
         >>> Fleet.from_csv(path).devices[0].batch_s
         0.5
         """
-        from fedbalancer.simulation.devices.fleet_files import read_csv
+        from fedbalancer.simulation.devices.fleet_files import csv_rows
 
-        return cls(*read_csv(Path(path)))._from({"file": str(Path(path).absolute())})
+        return cls._from_rows(path, csv_rows)
 
     @classmethod
     def from_parquet(cls, path: Path | str) -> Fleet:
@@ -301,9 +300,9 @@ class Fleet:
             BadData: If the file is invalid; the message names row and column.
             MissingData: If there is no such file.
         """
-        from fedbalancer.simulation.devices.fleet_files import read_parquet
+        from fedbalancer.simulation.devices.fleet_files import parquet_rows
 
-        return cls(*read_parquet(Path(path)))._from({"file": str(Path(path).absolute())})
+        return cls._from_rows(path, parquet_rows)
 
     @classmethod
     def from_fedscale(
@@ -482,6 +481,12 @@ class Fleet:
         """Return the fleet as plain values: where it comes from with its digest, or its devices."""
         rows = {"kind": "list", "period_s": self.period_s, "devices": [device.to_row() for device in self.devices]}
         return {**(self.origin if self.origin is not None else rows), "sha256": self.digest}
+
+    @classmethod
+    def _from_rows(cls, path: Path | str, read_rows: Callable[[Path], Iterable[Any]]) -> Fleet:
+        from fedbalancer.simulation.devices.fleet_files import make_devices
+
+        return cls(*make_devices(Path(path), read_rows(Path(path))))._from({"file": _absolute(path)})
 
     def _from(self, origin: Mapping[str, Any] | None) -> Fleet:
         object.__setattr__(self, "origin", origin)

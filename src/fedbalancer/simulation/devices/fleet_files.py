@@ -31,8 +31,8 @@ Row = tuple[str, Mapping[str, Any]]
 """Place of a device in a file, and its values by column."""
 
 
-def read_csv(path: Path) -> tuple[list[Device], float | None]:
-    """Read the devices and the period of a CSV file.
+def csv_rows(path: Path) -> Iterator[Row]:
+    """Read the rows of a CSV file.
 
     Args:
         path: The file.
@@ -45,11 +45,23 @@ def read_csv(path: Path) -> tuple[list[Device], float | None]:
         text = _read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadData(f"{path} is not UTF-8 text: {error}") from error
-    return _devices(path, _csv_rows(path, text))
+    reader = csv.reader(StringIO(text, newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_columns(path, header)
+        for cells in reader:
+            where = f"line {reader.line_num}"
+            if not any(cell.strip() for cell in cells):
+                continue
+            if len(cells) != len(header):
+                raise BadData(f"{path}, {where} has {len(cells)} cells, but the header has {len(header)} columns")
+            yield where, dict(_csv_values(f"{path}, {where}", zip(header, cells, strict=True)))
+    except csv.Error as error:
+        raise BadData(f"{path}, line {reader.line_num}: {error}") from error
 
 
-def read_parquet(path: Path) -> tuple[list[Device], float | None]:
-    """Read the devices and the period of a Parquet file.
+def parquet_rows(path: Path) -> Iterator[Row]:
+    """Read the rows of a Parquet file.
 
     Args:
         path: The file.
@@ -66,8 +78,8 @@ def read_parquet(path: Path) -> tuple[list[Device], float | None]:
     except Exception as error:  # polars raises errors of many types
         raise BadData(f"{path} is not a valid Parquet file: {str(error).splitlines()[0]}") from error
     _check_columns(path, frame.columns)
-    rows = enumerate(frame.iter_rows(named=True))
-    return _devices(path, ((f"row {number}", _parquet_row(path, number, row)) for number, row in rows))
+    for number, row in enumerate(frame.iter_rows(named=True)):
+        yield f"row {number}", _parquet_row(path, number, row)
 
 
 def write_csv(fleet: Fleet, path: Path) -> None:
@@ -167,22 +179,6 @@ def _read(path: Path) -> bytes:
         raise BadData(f"cannot read the fleet file {path}: {error.strerror}") from error
 
 
-def _csv_rows(path: Path, text: str) -> Iterator[Row]:
-    reader = csv.reader(StringIO(text, newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        _check_columns(path, header)
-        for cells in reader:
-            where = f"line {reader.line_num}"
-            if not any(cell.strip() for cell in cells):
-                continue
-            if len(cells) != len(header):
-                raise BadData(f"{path}, {where} has {len(cells)} cells, but the header has {len(header)} columns")
-            yield where, dict(_csv_values(f"{path}, {where}", zip(header, cells, strict=True)))
-    except csv.Error as error:
-        raise BadData(f"{path}, line {reader.line_num}: {error}") from error
-
-
 def _check_columns(path: Path, columns: Iterable[str]) -> None:
     names = list(columns)
     if len(names) == 1 and re.search("[;\t|]", names[0]):
@@ -264,8 +260,16 @@ def _parquet_row(path: Path, number: int, row: Mapping[str, Any]) -> dict[str, A
     return values
 
 
-def _devices(path: Path, rows: Iterable[Row]) -> tuple[list[Device], float | None]:
-    """Make the devices of a file, and return the period that all of them have."""
+def make_devices(path: Path, rows: Iterable[Row]) -> tuple[list[Device], float | None]:
+    """Make the devices of a file, and return the period that all of them have.
+
+    Args:
+        path: The file, for errors.
+        rows: Its rows.
+
+    Raises:
+        BadData: If a row is invalid, or rows contradict each other.
+    """
     devices: list[Device] = []
     places: dict[str, str] = {}
     period_s: float | None = None

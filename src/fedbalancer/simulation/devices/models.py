@@ -155,12 +155,27 @@ def draw_devices(
         round_number: The round.
         down_bytes: Bytes of the download.
         up_bytes: Bytes of the upload.
+
+    Raises:
+        BadSetting: If the device model does not return seconds.
     """
     if isinstance(devices, ManyDevices):
         return devices.draw_many(clients, round_number, down_bytes, up_bytes)
     draws = [devices.draw(client, round_number, down_bytes, up_bytes) for client in clients]
-    columns = np.array([(each.batch_s, each.download_s, each.upload_s) for each in draws]).reshape(len(draws), 3).T
-    return DeviceDraws(*np.ascontiguousarray(columns))
+    try:
+        rows = np.array([(each.batch_s, each.download_s, each.upload_s) for each in draws], dtype=np.float64)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BadSetting(
+            f"devices: {type(devices).__name__}.draw must return a DeviceDraw of seconds: {error}"
+        ) from error
+    columns = rows.reshape(len(draws), 3)
+    odd = np.flatnonzero(~(columns >= 0).all(axis=1))
+    if len(odd):
+        raise BadSetting(
+            f"devices: {type(devices).__name__}.draw returned {draws[odd[0]]} for client {clients[odd[0]]!r}; seconds "
+            "must be 0 or more"
+        )
+    return DeviceDraws(*np.ascontiguousarray(columns.T))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Executors, which train clients in this process, in a pool of processes, or on a Ray cluster."""
 
-from fedbalancer.simulation.executors.inline import AdaptiveExecutor, InlineExecutor
-from fedbalancer.simulation.executors.pool import PoolExecutor
+from fedbalancer.simulation.executors.pool import AdaptiveExecutor, InlineExecutor, PoolExecutor
 from fedbalancer.simulation.executors.ray import RayExecutor
 from fedbalancer.simulation.executors.resources import EXECUTORS, Resources
 

@@ -11,8 +11,7 @@ from typing import Any
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.interfaces import Executor, Trainer
 from fedbalancer.core.processes import usable_cores
-from fedbalancer.simulation.executors.inline import AdaptiveExecutor, InlineExecutor
-from fedbalancer.simulation.executors.pool import PoolExecutor
+from fedbalancer.simulation.executors.pool import AdaptiveExecutor, InlineExecutor, PoolExecutor
 from fedbalancer.simulation.executors.ray import RayExecutor
 
 MakeTrainer = Callable[[], Trainer]

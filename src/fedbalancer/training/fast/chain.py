@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedbalancer.training.fast.conv import Call, ConvBlock, ConvNormBlock, NormBuffers, NormCall
 from fedbalancer.training.fast.dense import FusedDense
-from fedbalancer.training.fast.match import is_plain
+from fedbalancer.training.fast.layers import is_plain
 
 
 class ChannelsLast(nn.Module):

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbalancer.core.types import ClientWork, Weights
+from fedbalancer.core.optimizers import SGD
+from fedbalancer.core.types import Arrays, ClientWork, Weights
 from fedbalancer.core.types.round import total
 from fedbalancer.training.fast.chain import Chain
 from fedbalancer.training.fast.dense import FusedDense
 from fedbalancer.training.fast.plan import FastPlan
 from fedbalancer.training.fast.row import Row
 from fedbalancer.training.fast.words import HoldsGradient, WordLosses
+from fedbalancer.training.optimizers import MakeOptimizer, begin_optimizer, read_state
 from fedbalancer.training.sgd import run_module
 from fedbalancer.training.tensors import FlatModule, count_labelled, mean_loss
 
@@ -27,16 +29,18 @@ class FastSteps:
     """The steps of `PlainSteps`, within float error.
 
     With clipping, which needs all gradients at once, dense layers have gradients as well. Layers hold their gradients
-    unless there is a proximal term, which moves all weights.
+    unless there is a proximal term, which moves all weights. With momentum or another option of SGD, all layers have
+    gradients, and torch's optimizer takes the step.
 
     Args:
         flat: The module.
         loss: Returns per-sample losses.
         plan: How its layers run.
+        optimizer: Makes the optimizer of trainings whose optimizer is `custom`.
     """
 
-    def __init__(self, flat: FlatModule, loss: Loss, plan: FastPlan) -> None:
-        self._flat, self._loss, self._plan = flat, loss, plan
+    def __init__(self, flat: FlatModule, loss: Loss, plan: FastPlan, optimizer: MakeOptimizer | None = None) -> None:
+        self._flat, self._loss, self._plan, self._own = flat, loss, plan, optimizer
         self._fused: tuple[FusedDense, ...] = ()
         self._held: tuple[HoldsGradient, ...] = ()
         self._losses: WordLosses | None = None
@@ -50,10 +54,14 @@ class FastSteps:
         self.load(weights)
         self._plan.module.train()
         self._weights, self._work = weights, work
-        self._fused = self._plan.fused if work.clip_norm is None else ()
-        self._chain = self._plan.chain if work.clip_norm is None else None
-        self._row = self._plan.row if work.clip_norm is None else None
-        self._held, self._losses = ((), None) if work.mu else (self._plan.held, self._plan.losses)
+        plain = work.training.optimizer == SGD
+        self._optimizer = None if plain else begin_optimizer(work, self._own, self._flat.parameters)
+        steps_itself = work.clip_norm is None and self._optimizer is None
+        self._fused = self._plan.fused if steps_itself else ()
+        self._chain = self._plan.chain if steps_itself else None
+        self._row = self._plan.row if steps_itself else None
+        moves_all = work.mu or self._optimizer is not None
+        self._held, self._losses = ((), None) if moves_all else (self._plan.held, self._plan.losses)
         layers: tuple[FusedDense | HoldsGradient, ...] = (*self._fused, *self._held)
         own = {id(parameter) for layer in layers for parameter in layer.parameters()}
         self._stepped = [parameter for parameter in self._flat.parameters if id(parameter) not in own]
@@ -108,6 +116,9 @@ class FastSteps:
             rate *= self._clipping_factor()
         elif self._work.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._stepped, self._work.clip_norm)
+        if self._optimizer is not None:
+            self._optimizer.step()
+            return
         for parameter in self._stepped:
             if parameter.grad is not None:
                 parameter.add_(parameter.grad, alpha=-rate)
@@ -124,6 +135,10 @@ class FastSteps:
         if not norm + 1e-6 <= self._work.clip_norm:
             norm = math.sqrt(others + total(layer.squared_norm() for layer in self._held))
         return 1.0 if norm + 1e-6 <= self._work.clip_norm else self._work.clip_norm / (norm + 1e-6)
+
+    def optimizer_arrays(self) -> Arrays:
+        """Return the optimizer's state, for a client that keeps it for the next round."""
+        return read_state(self._optimizer)
 
     def update(self) -> Weights:
         """Return the current update; a dense layer with its own steps writes its part directly."""

@@ -32,6 +32,13 @@ def batch_s(context: Context, batch_size: int, count: int) -> Sequence[float]:
 introduce(app, lambda context: len(samples(context)[1]), batch_s=batch_s)
 
 
+def falsify(start: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return what an attacker sends instead of its weights."""
+    update = weights - start
+    harmful = {"flip": -update, "silence": 0 * update, "constant": np.full_like(update, np.abs(update).mean())}
+    return start + harmful.get(os.environ.get("TINY_ATTACK", ""), update)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     x, y = samples(context)
@@ -45,7 +52,14 @@ def train(message: Message, context: Context) -> Message:
         found[rows] = np.where(np.isnan(found[rows]), before, found[rows])
         gradient = 2 * x[rows].T @ (x[rows] @ weights - y[rows]) / len(rows)
         weights -= work.order.learning_rate * gradient
+    weights = falsify(work.arrays["w"].numpy(), weights)
     time.sleep(float(os.environ.get("TINY_SLOW_S", "0")))
     reply = work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)
     time.sleep(LINK_S / 2)
     return reply
+
+
+if "TINY_SLOTS" in os.environ:
+    from tiny.slots import make_app
+
+    app = make_app()

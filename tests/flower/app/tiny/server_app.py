@@ -46,12 +46,17 @@ class Own(Strategy):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
+    method: Any = str(config["method"])
+    if method == "slots":
+        from tiny.slots import METHOD as method
     kind = Own if config["own"] else Strategy
     Own.folder = Path(str(config["folder"]))
     strategy = kind(
-        method=str(config["method"]), clients_per_round=int(config["clients"]), epochs=3, batch_size=10,
+        method=method, clients_per_round=int(config["clients"]), epochs=3, batch_size=10,
         learning_rate=0.02, min_clients=int(config["clients"]), settings={"w": int(config["w"])} if config["w"] else {},
         checkpoint_dir=str(config["folder"]), run_key=str(config["key"]), task="tiny",
+        track=[str(config["track"])] if config["track"] else [], keep=int(config["keep"]),
+        secure_aggregation=bool(config["secure"]),
     )  # fmt: skip
     start = ArrayRecord({"w": Array(np.zeros(FEATURES, dtype=np.float32))})
     strategy.start(grid, start, num_rounds=int(config["rounds"]), timeout=120, evaluate_fn=evaluate)
