@@ -20,6 +20,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import Context, Message, RecordDict
 
+from fedbalancer.client.live import WallClock
 from fedbalancer.flower import Strategy
 from fedbalancer.flower.grid_engine import Waiting
 
@@ -49,6 +50,7 @@ def test_fedbalancer_learns_without_torch(
     server = importlib.import_module(f"{package}.server_app")
     clock = Clock()
     waiting = Waiting(clock=clock, sleep=clock.sleep, background=False)
+    monkeypatch.setattr(WallClock, "now_s", lambda self: clock())  # clients too: a busy machine must not end a round
     monkeypatch.setattr(server, "Strategy", partial(Strategy, waiting=waiting))
     grid = FakeGrid(clock, {number + 2: node(client.app, number) for number in range(3)})
     config = {"rounds": 5, "folder": str(tmp_path), "key": "run"}
