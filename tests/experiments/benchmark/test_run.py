@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import polars as pl
 import pytest
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.experiments.benchmark.run import collect, gifted, is_tuned, run_benchmark, with_gifts
+from fedbalancer.experiments.benchmark.results import collect, restore
+from fedbalancer.experiments.benchmark.run import gifted, run_benchmark, with_gifts
 from fedbalancer.experiments.benchmark.suite import FEDAVG, Cell, Suite
-from fedbalancer.experiments.benchmark.tuning import read_tuned, trial_methods
+from fedbalancer.experiments.benchmark.tuning import is_tuned, read_tuned, trial_methods
 from fedbalancer.experiments.benchmark.verify import choose_runs, verify
 from fedbalancer.reporting.benchmark import load_board
 from fedbalancer.reporting.benchmark_page import write_pages
@@ -104,6 +106,30 @@ def test_other_seeds_more_trials_or_other_targets_need_new_trials(done: Path) ->
     assert not is_tuned(replace(SUITE, tuning_seeds=(101,)), tuned, "canter")
     higher = {**tuned, "fedavg+1t": replace(tuned["fedavg+1t"], targets={100: 0.99})}
     assert not is_tuned(SUITE, higher, "canter")
+
+
+def test_another_computer_continues_from_the_results_alone(done: Path, tmp_path: Path) -> None:
+    results = copytree(done / "results", tmp_path / "results")
+    before = {name: pl.read_parquet(results / f"{name}.parquet") for name in ("runs", "trials")}
+    lines: list[str] = []
+    assert run_benchmark(SUITE, tmp_path / "runs", methods=["canter"], jobs=1, results=results, say=lines.append)
+    assert not lines
+    for name, table in before.items():
+        assert pl.read_parquet(results / f"{name}.parquet").equals(table)
+    assert run_benchmark(SUITE, tmp_path / "runs", methods=["oort"], jobs=1, results=results, say=lines.append)
+    assert lines
+    assert all("oort" in line for line in lines)
+    methods = set(pl.read_parquet(results / "trials.parquet")["method"])
+    assert methods == {*FEDAVG, "canter", "oort"}
+
+
+def test_results_of_other_data_are_not_continued(done: Path, tmp_path: Path) -> None:
+    results = copytree(done / "results", tmp_path / "results")
+    for name in ("runs", "trials"):
+        table = pl.read_parquet(results / f"{name}.parquet").with_columns(data=pl.lit("0" * 64))
+        table.write_parquet(results / f"{name}.parquet")
+    restore(SUITE.cells[0], SUITE, results, tmp_path / "tiny")
+    assert not (tmp_path / "tiny").exists()
 
 
 def test_a_run_that_ended_at_a_lower_target_runs_again(done: Path) -> None:

@@ -1,21 +1,18 @@
-"""Runs the benchmark: tunes and scores methods cell by cell, continues after a stop, and collects the results."""
+"""Runs the benchmark: tunes and scores methods cell by cell, and continues after a stop, also from results alone."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-import polars as pl
 
 from fedbalancer.core.errors import BadSetting, MissingData
-from fedbalancer.core.files import FolderLock, readable, write_bytes, write_json
+from fedbalancer.core.files import FolderLock
+from fedbalancer.experiments.benchmark.results import collect, restore
 from fedbalancer.experiments.benchmark.scoring import Scoring, read_records
-from fedbalancer.experiments.benchmark.suite import FEDAVG, Cell, Suite
-from fedbalancer.experiments.benchmark.tuning import TUNED, Tuned, Tuning, read_tuned, write_tuned
+from fedbalancer.experiments.benchmark.suite import FEDAVG, GIFTS, Cell, Suite
+from fedbalancer.experiments.benchmark.tuning import TUNED, Tuned, Tuning, is_tuned, read_tuned, write_tuned
 from fedbalancer.experiments.comparison import shared_results
 from fedbalancer.experiments.jobs import JobPool
 from fedbalancer.experiments.progress import JobEvent
@@ -23,12 +20,9 @@ from fedbalancer.experiments.sweep.search import Event
 from fedbalancer.methods.names import canonical_name
 from fedbalancer.methods.search_spaces import SearchSpace, space_of
 from fedbalancer.methods.table import check_method_name
-from fedbalancer.reporting.benchmark import PROTOCOL, RUNS, TRIALS
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.store.contents import make_folder
 
-GIFTS = "+batches+averaged[deadline=UsefulWork,aggregate=ExtrapolatedMomentum]"
-"""What canter has and any method could have: work in batches, its deadline, its server step, its averaged model."""
 DEFAULT_METHODS = (*FEDAVG, "prox+1t", "fedbuff", "oort", "fedbalancer", "canter")
 Say = Callable[[str], None]
 
@@ -87,7 +81,8 @@ def run_benchmark(
         gifts: Also score every method that can carry them with canter's parts, untuned.
         score: Score the methods after tuning.
         jobs: Number of runs in parallel. Default: one per core.
-        results: Folder to which results are added after each cell. Default: none.
+        results: Folder to which results are added after each cell. Trials and runs that it has are not run again, even
+            if `out` is empty. Default: none.
         owner: Owner of the methods, for the table; "" for this project.
         spaces: Search spaces of methods that the table does not have.
         say: Called with a line of text about the progress.
@@ -109,6 +104,8 @@ def run_benchmark(
     make_folder(out)
     lock = FolderLock(out)
     try:
+        for cell in chosen if results is not None else ():
+            restore(cell, suite, results, out / cell.name, owner)
         counter = Counter(_count(suite, out, chosen, names, score=score), say)
         complete = True
         for cell in chosen:
@@ -160,7 +157,7 @@ def _run_cell(
         tuned = read_tuned(out / TUNED)
         if any(not is_tuned(suite, tuned, method) for method in (*FEDAVG, *methods)):
             tuning = Tuning(suite, cell, out, pool, counter.trial, stopped, spaces)
-            for method, result in tuning.tune(methods):
+            for method, result in tuning.tune(methods, tuned):
                 tuned[method] = result
                 write_tuned(out / TUNED, {method: result})
         if any(not is_tuned(suite, tuned, method) for method in (*FEDAVG, *methods)):
@@ -171,20 +168,6 @@ def _run_cell(
         names = [name for method in (*FEDAVG, *methods) for name in (method, tuned[method].chosen)]
         names += [with_gifts(method) for method in gifted(methods)] if gifts else []
         return Scoring(suite, cell, out, pool, counter.run, stopped).run(names, reference, suite.seeds)
-
-
-def is_tuned(suite: Suite, tuned: Mapping[str, Tuned], method: str) -> bool:
-    """Return whether a method has all trials, on the suite's tuning seeds and towards the present targets.
-
-    Args:
-        suite: The suite.
-        tuned: The tuned methods of a cell. FedAvg's variants set the targets.
-        method: The method.
-    """
-    mine, reference = tuned.get(method), tuned.get(FEDAVG[0])
-    if mine is None or reference is None or len(mine.trials) < suite.trials:
-        return False
-    return mine.targets == reference.targets and mine.targets.keys() == set(suite.tuning_seeds)
 
 
 def _count(suite: Suite, out: Path, cells: Iterable[Cell], methods: Sequence[str], *, score: bool) -> int:
@@ -239,68 +222,3 @@ def gifted(methods: Iterable[str]) -> list[str]:
         except BadSetting:
             continue
     return list(carriers.values())
-
-
-def collect(suite: Suite, out: Path, results: Path, owner: str = "") -> None:
-    """Add the finished runs and trials of a folder to the results.
-
-    Args:
-        suite: The suite.
-        out: Folder of all runs.
-        results: Folder of the results. Rows of other runs stay.
-        owner: Owner of the methods; "" for this project.
-    """
-    runs: list[dict[str, Any]] = []
-    trials: list[dict[str, Any]] = []
-    for cell in suite.cells:
-        runs += [_row(record, owner) for record in read_records(out / cell.name)]
-        for tuned in read_tuned(out / cell.name / TUNED).values():
-            trials += [
-                {"suite": suite.name, "cell": cell.name, "method": tuned.method, "owner": owner,
-                 "number": trial["number"], "trial": trial["method"], "state": trial["state"],
-                 "value": trial["value"], "values": trial["values"], "chosen": trial["method"] == tuned.chosen}
-                for trial in tuned.trials
-            ]  # fmt: skip
-    make_folder(results)
-    _merge(results / RUNS, runs, ("suite", "cell", "method", "seed", "owner"))
-    _merge(results / TRIALS, trials, ("suite", "cell", "method", "number", "owner"))
-    protocol = {
-        "suite": suite.name, "digest": suite.digest, "trials": suite.trials, "tuning_seeds": suite.tuning_seeds,
-        "seeds": suite.seeds, "extend": suite.extend, "targets": suite.targets, "gifts": GIFTS,
-        "cells": [{"name": cell.name, "task": cell.task, "title": cell.title} for cell in suite.cells],
-    }  # fmt: skip
-    if not owner or not (results / PROTOCOL).is_file():
-        write_json(results / PROTOCOL, readable(protocol))
-
-
-def _row(record: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return the row of a record: lists of numbers as 32 bits, mappings as text columns."""
-    kernels = record.get("kernels") or {}
-    row = {key: value for key, value in record.items() if key not in ("final_run", "kernels", "files", "extension")}
-    extension = record.get("extension") or {}
-    files = record.get("files") or {}
-    return {
-        **row, "owner": owner, "processor": kernels.get("processor", ""), "target": extension.get("target"),
-        "extended_s": extension.get("budget_s"),
-        **{f"sha256_{name.partition('.')[0]}": files.get(name) for name in files},
-    }  # fmt: skip
-
-
-LISTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
-"""Columns of costs along the grid, which have 32 bits."""
-
-
-def _merge(file: Path, rows: Sequence[Mapping[str, Any]], key: Sequence[str]) -> None:
-    """Write rows to a Parquet file, besides the rows that it has with other keys."""
-    if not rows:
-        return
-    frame = pl.DataFrame(list(rows), infer_schema_length=None)
-    frame = frame.with_columns(pl.col(name).cast(pl.List(pl.Float32)) for name in LISTS if name in frame.columns)
-    if file.is_file():
-        before = pl.read_parquet(file)
-        frame = pl.concat(
-            [before.join(frame, on=list(key), how="anti", nulls_equal=True), frame], how="diagonal_relaxed"
-        )
-    buffer = io.BytesIO()
-    frame.sort(list(key)).write_parquet(buffer, compression="zstd")
-    write_bytes(file, buffer.getvalue())

@@ -133,8 +133,7 @@ class Scoring:
                 "worst_decile": None if fairness is None else fairness.worst_decile,
                 "kernels": read_manifest(self._folder(spec)).get("kernels", {}),
             }
-        make_folder(self._file(*spec.key).parent)
-        write_json(self._file(*spec.key), readable(row))
+        write_record(self.out, row)
 
     def _measured(self, plan: ComparisonPlan, spec: RunSpec, curve: RunCurve) -> dict[str, Any]:
         """Return the levels that a run holds and what it cost, at the times of the grid."""
@@ -153,7 +152,7 @@ class Scoring:
         folder = self._folder(spec)
         manifest = read_manifest(folder) if folder.is_dir() else {}
         files = {name: manifest.get("files", {}).get(name) for name in FILES}
-        write_json(self._file(*spec.key), readable(row | {"final_run": True, "files": files}))
+        write_record(self.out, row | {"final_run": True, "files": files})
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
 
     def _final(self, method: str, seed: int) -> float:
@@ -171,7 +170,32 @@ class Scoring:
         return run_folder(self.out, spec.method_name, spec.seed)
 
     def _file(self, method: str, seed: int) -> Path:
-        return self.out / "scores" / method / f"seed-{seed}.json"
+        return record_file(self.out, method, seed)
+
+
+def record_file(folder: Path, method: str, seed: int) -> Path:
+    """Return the file of a run's record.
+
+    Args:
+        folder: Folder of the cell.
+        method: Full name of the method.
+        seed: Seed of the run.
+    """
+    return folder / "scores" / method / f"seed-{seed}.json"
+
+
+def write_record(folder: Path, row: Mapping[str, Any], *, replace: bool = True) -> None:
+    """Write the record of a run.
+
+    Args:
+        folder: Folder of the cell.
+        row: The record.
+        replace: Whether to replace an existing record.
+    """
+    file = record_file(folder, row["method"], row["seed"])
+    if replace or not file.is_file():
+        make_folder(file.parent)
+        write_json(file, readable(row))
 
 
 def reaches(row: Mapping[str, Any], target: float) -> bool:

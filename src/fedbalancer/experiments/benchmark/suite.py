@@ -25,6 +25,8 @@ TRACES = "devices.zip"
 """File of the recorded availability in the data folder (FLASH's traces)."""
 FEDAVG = ("fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa")
 """The reference of every cell is the best of these, tuned."""
+GIFTS = "+batches+averaged[deadline=UsefulWork,aggregate=ExtrapolatedMomentum]"
+"""What canter has and any method could have: work in batches, its deadline, its server step, its averaged model."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,20 +107,24 @@ class Tuning:
         self.plan = ComparisonPlan.make(cell.base(FEDAVG[0]), [FEDAVG[0]], suite.tuning_seeds, 1.0)
         self.learning_rate = float(resolve_spec(self.plan.base, self.plan.task)[0].learning_rate)  # type: ignore[arg-type]
 
-    def tune(self, methods: Sequence[str]) -> Iterator[tuple[str, Tuned]]:
+    def tune(self, methods: Sequence[str], tuned: Mapping[str, Tuned]) -> Iterator[tuple[str, Tuned]]:
         """Tune FedAvg's variants, then the other methods. Yields each method when it is tuned; less if it was stopped.
 
         Args:
             methods: The methods.
+            tuned: The methods that are tuned already. They are not yielded again, unless FedAvg needs new trials.
         """
-        fedavg = {method: self._run(method, {}) for method in FEDAVG if not self.stopped()}
-        if len(fedavg) < len(FEDAVG) or any(trials is None for trials in fedavg.values()):
-            return
-        targets = {seed: max(self._finals(fedavg, seed)) for seed in self.plan.seeds}
-        for method, trials in fedavg.items():
-            yield method, self._judge(method, trials or (), targets)
+        if all(is_tuned(self.suite, tuned, method) for method in FEDAVG):
+            targets, finished = tuned[FEDAVG[0]].targets, tuned
+        else:
+            fedavg = {method: self._run(method, {}) for method in FEDAVG if not self.stopped()}
+            if len(fedavg) < len(FEDAVG) or any(trials is None for trials in fedavg.values()):
+                return
+            targets, finished = {seed: max(self._finals(fedavg, seed)) for seed in self.plan.seeds}, {}
+            for method, trials in fedavg.items():
+                yield method, self._judge(method, trials or (), targets)
         for method in methods:
-            if method not in fedavg and not self.stopped():
+            if method not in FEDAVG and not is_tuned(self.suite, finished, method) and not self.stopped():
                 trials = self._run(method, targets)
                 if trials is not None:
                     yield method, self._judge(method, trials, targets)
@@ -174,6 +178,20 @@ class Tuning:
 
     def _curve(self, method: str, seed: int) -> RunCurve:
         return replace(load_run(run_folder(self.out, method, seed), method, seed).curve, metric=self.plan.metric.plain)
+
+
+def is_tuned(suite: Suite, tuned: Mapping[str, Tuned], method: str) -> bool:
+    """Return whether a method has all trials, on the suite's tuning seeds and towards the present targets.
+
+    Args:
+        suite: The suite.
+        tuned: The tuned methods of a cell. FedAvg's variants set the targets.
+        method: The method.
+    """
+    mine, reference = tuned.get(method), tuned.get(FEDAVG[0])
+    if mine is None or reference is None or len(mine.trials) < suite.trials:
+        return False
+    return mine.targets == reference.targets and mine.targets.keys() == set(suite.tuning_seeds)
 
 
 def write_tuned(file: Path, tuned: Mapping[str, Tuned]) -> None:
