@@ -104,8 +104,9 @@ def run_benchmark(
     make_folder(out)
     lock = FolderLock(out)
     try:
-        for cell in chosen if results is not None else ():
-            restore(cell, suite, results, out / cell.name, owner)
+        if results is not None:
+            for cell in chosen:
+                restore(cell, suite, results, out / cell.name, owner)
         counter = Counter(_count(suite, out, chosen, names, score=score), say)
         complete = True
         for cell in chosen:
