@@ -131,7 +131,7 @@ def test_mlflow_registers_the_model_with_its_hash(tmp_path: Path, monkeypatch: p
 def test_a_wrong_tracker_is_an_error_before_the_run() -> None:
     with pytest.raises(UnknownName, match="did you mean tensorboard"):
         Strategy(track=["tensorbord"])
-    with pytest.raises(BadSetting, match="is not a sink"):
+    with pytest.raises(BadSetting, match="is not a tracker"):
         Strategy(track=[print])
 
 
