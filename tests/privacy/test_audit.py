@@ -153,7 +153,7 @@ def test_one_sample_moves_the_noisy_numbers_by_the_sensitivity_and_nothing_else_
 
 
 @pytest.mark.parametrize(("policy", "sensitivity"), PRIVATE)
-def test_low_bits_give_no_sample_away(policy: Any, sensitivity: float) -> None:
+def test_low_bits_reveal_no_sample(policy: Any, sensitivity: float) -> None:
     """Every number released is on one grid for all data sets: none is possible with a sample and not without it."""
     step = {CLIPPED: 2.0**-20, FractionTracker(7.11): 2.0**-10}.get(policy, 1.0)
     rng = np.random.default_rng(0)
