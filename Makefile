@@ -10,7 +10,7 @@ DEMO ?= demo-report
 demo: $(VENV)/.demo ## FedBalancer against FedAvg and Prox on real smartwatch data, eight seeds; prints where the report is
 	$(BIN)/fedbalancer compare --out $(DEMO) --overwrite
 
-test: $(VENV)/.dev ## lint, types and all tests
+test: $(VENV)/.dev ## lint, types and all quick tests
 	BIN=$(BIN) scripts/check
 
 soak: $(VENV)/.dev ## the long checks: kills and resumes, fuzzing, compositions, sanitizers, attacks; then all Flower faults

@@ -12,9 +12,9 @@
     python benchmarks/canter.py pace [--tasks har]                                 # the ratios by the fall of losses
     python benchmarks/canter.py power [--tasks har]                                # of the batches: others, or learned
 
-Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
-of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
-interval.
+Every comparison is a folder of `fedbalancer compare` under --runs, which continues where it was stopped. Ratios are
+those of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and
+95 % interval.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ latency = "femnist"
 
 
 class Compared(NamedTuple):
-    """One comparison: what it is called in the table, and what `fedbalancer compare` is told."""
+    """One comparison: its name in the table, and its arguments of `fedbalancer compare`."""
 
     name: str
     task: str
@@ -104,7 +104,7 @@ class Compared(NamedTuple):
     seeds: str
     settings: Sequence[str] = ()
     shown: Sequence[str] = ()
-    """Of the methods, those of the table; all unless told."""
+    """Methods that the table shows. Default: all."""
     variant: str = ""
     users: int | None = None
 
@@ -148,7 +148,7 @@ def over(summary: Mapping[str, Any], mine: str, reference: str, share: str) -> R
 
 
 def rows(name: str, task: str, summary: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """What is kept of a comparison, a row a method, target and reference."""
+    """Return the rows of a comparison: one per method, target and reference."""
     for method, found in summary["methods"].items():
         for share in SHARES:
             for reference in ("fedbalancer", ""):
@@ -205,7 +205,7 @@ def over_canter(summary: Mapping[str, Any]) -> list[str]:
 
 
 def hours(cost: Mapping[str, Any]) -> str:
-    """Device hours, of which a run that never came to the target has told only some."""
+    """Device hours; those of a run that never reached the target are a lower bound."""
     return "–" if cost.get("device_s") is None else f"{cost['device_s'] / 3600:.2f}"
 
 

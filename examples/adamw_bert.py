@@ -1,4 +1,4 @@
-"""A tiny BERT learns with AdamW, and not with SGD at any of four rates. Nothing is downloaded.
+"""Train a tiny BERT with SGD at four rates, and with AdamW. Only AdamW learns. Nothing is downloaded.
 
 python examples/adamw_bert.py
 """

@@ -26,7 +26,7 @@ def make_bert() -> torch.nn.Module:
 
 
 def make_client(number: int, size: int = 60) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Sentences of random words and lengths; the first word and most others are odd in one class, even in the other."""
+    """Return sentences of random words and lengths. Most words are odd in one class, and even in the other."""
     rng = np.random.default_rng(number)
     labels = rng.integers(0, 2, size)
     odd = rng.random((size, LENGTH)) < 0.1 + 0.8 * labels[:, None]

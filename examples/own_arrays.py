@@ -1,4 +1,4 @@
-"""Split arrays without users over twenty different clients, and compare methods."""
+"""Distribute arrays without users over twenty clients with different labels, and compare methods."""
 
 import numpy as np
 

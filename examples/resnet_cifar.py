@@ -17,7 +17,7 @@ CLASSES, PIXELS = 10, (3, 32, 32)
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequential:
-    """A convolution and its norm. Batch norms need large batches and equal clients; group norms do not."""
+    """Return a convolution with its norm. Batch norms need large batches and similar clients; group norms do not."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.GroupNorm(min(8, outputs), outputs)
     )
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 def make_resnet(width: int = 64, blocks: int = 2) -> nn.Module:
-    """Width 64 and two blocks per stage are ResNet-18: 11.2 million parameters."""
+    """Return a ResNet. Width 64 and two blocks per stage make a ResNet-18 with 11.2 million parameters."""
     layers, inputs = [conv(PIXELS[0], width, 3, 1), nn.ReLU()], width
     for stage in range(4):
         outputs = width * 2**stage
@@ -45,7 +45,7 @@ def make_resnet(width: int = 64, blocks: int = 2) -> nn.Module:
 
 
 def make_images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy images; each class has its own pattern of coarse squares."""
+    """Return noisy images. Each class has its own pattern of coarse squares."""
     rng, patterns = np.random.default_rng(seed), np.random.default_rng(0).random((CLASSES, 3, 4, 4))
     labels = rng.integers(0, CLASSES, count)
     images = np.kron(patterns[labels], np.ones((8, 8))) + rng.normal(0, 0.5, (count, *PIXELS))

@@ -54,7 +54,7 @@ def texts(browser: Any, selector: str) -> list[str]:
 
 
 def pointed(browser: Any, selector: str, x: float = 0.5, y: float = 0.5) -> str:
-    """What the page says when one points at a place in an element, from 0 to 1 in both directions."""
+    """Return the text that the page shows for a position in an element, from 0 to 1 in both directions."""
     script = """
         const box = document.querySelector(arguments[0]), edge = box.getBoundingClientRect();
         const at = {clientX: edge.left + edge.width * arguments[1], clientY: edge.top + edge.height * arguments[2]};
@@ -72,7 +72,7 @@ def resized(browser: Any, width: int) -> None:
 
 
 def fetched(browser: Any) -> list[str]:
-    """What the page asked for; the browser's own start page does not count."""
+    """Return the requests of the page, without those of the browser's start page."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     return [request["request"]["url"] for request in sent if not request["documentURL"].startswith("chrome://")]

@@ -1,4 +1,4 @@
-"""A web server on this machine that tests start: it knows ranges, and can be told to misbehave."""
+"""A web server on this machine for tests; it supports ranges, and can misbehave on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Site:
-    """What the server gives, and what it was asked for."""
+    """The content of the server, and the requests that it received."""
 
     files: dict[str, bytes]
     url: str = ""

@@ -24,7 +24,7 @@ def make() -> Any:
 
 
 def samples(count: int = 23, seed: int = 0) -> tuple[Any, Any]:
-    """Classes that a linear rule tells apart."""
+    """Classes that a linear rule separates."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(count, *SHAPE)).astype(np.float32)
     scores = features.reshape(count, -1) @ np.random.default_rng(99).normal(size=(24, CLASSES))

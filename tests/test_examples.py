@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def run(example: str, folder: Path, *options: str) -> list[str]:
-    """What an example prints, started in a folder of its own."""
+    """Return the output of an example that runs in its own folder."""
     command = [sys.executable, str(EXAMPLES / example), *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

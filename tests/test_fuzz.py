@@ -37,7 +37,7 @@ many = pytest.mark.parametrize("examples", [100, pytest.param(20_000, marks=pyte
 
 
 def tried(examples: int, what: st.SearchStrategy[Any], check: Callable[[Any], object]) -> None:
-    """Try `check` on so many examples; an error of ours is an answer."""
+    """Try `check` on a number of examples; an error of this package is a valid answer."""
 
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(what)

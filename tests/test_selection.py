@@ -1,4 +1,4 @@
-"""Who takes part, and how often: what no total shows."""
+"""Which clients take part, and how often."""
 
 from __future__ import annotations
 

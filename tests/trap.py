@@ -20,7 +20,7 @@ sys.addaudithook(_trap)
 
 @pytest.fixture
 def caught() -> Iterator[list[str]]:
-    """What was looked up by any unpickler in this process, while the test runs."""
+    """Record every name that an unpickler of this process looks up while the test runs."""
     global _caught  # noqa: PLW0603 - a hook of the interpreter cannot be taken out again
     _caught = []
     yield _caught

@@ -1,4 +1,4 @@
-# What all jobs share. Edit this file, then run: ./submit.sh
+# Settings that all jobs share. Edit this file, then run: ./submit.sh
 TASK=${TASK:-watch}
 METHODS=${METHODS:-fedavg+1t,fedavg+wfa,prox+1t,fedbalancer}
 OPTIONS=${OPTIONS:-}      # further options of `fedbalancer compare`, such as --rounds 200

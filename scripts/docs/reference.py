@@ -113,7 +113,8 @@ def describe(thing: Thing, heading: str, level: int, page: Path) -> Iterator[str
 
 def _class_facts(thing: Thing, heading: str, page: Path) -> Iterator[str]:
     source = os.path.relpath(str(thing.filepath), page.parent)
-    bases = [str(base).rpartition(".")[2] for base in thing.bases if str(base) not in ("object", "Protocol")]  # type: ignore[union-attr]
+    named = (str(base).partition("[")[0].rpartition(".")[2] for base in thing.bases)  # type: ignore[union-attr]
+    bases = [name for name in named if name not in ("object", "Protocol")]
     derived = f", derives from {', '.join(f'`{base}`' for base in bases)}" if bases else ""
     name = Path(str(thing.filepath)).relative_to(ROOT).as_posix()
     yield from (f"Class{derived}, in [{name}]({Path(source).as_posix()}).", "")

@@ -10,7 +10,7 @@ from pathlib import Path
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_bench_prints_json_and_keeps_what_it_found(cli: Cli, tmp_path: Path) -> None:
+def test_bench_prints_json_and_writes_its_results(cli: Cli, tmp_path: Path) -> None:
     """No data set is there: the folder is empty and the data are random."""
     done = cli("bench", "--tasks", "watch", "--repeats", "2", "--seconds", "0.01", "--json", "--out", "found")
     assert done.returncode == 0, done.stderr

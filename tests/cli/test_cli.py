@@ -1,4 +1,4 @@
-"""What a person at the terminal is promised."""
+"""The promises of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedbalancer export` tells in one line what is wrong, before any work."""
+"""`fedbalancer export` reports mistakes in one line, before any work."""
 
 from __future__ import annotations
 

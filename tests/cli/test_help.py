@@ -28,7 +28,7 @@ def test_help_imports_nothing_that_computes(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("rum", "run"), ("data lst", "list"), ("paper tabel1", "table1")])
-def test_a_mistyped_command_is_told_once_what_was_meant(cli: Cli, typed: str, meant: str) -> None:
+def test_a_mistyped_command_is_answered_with_one_suggestion(cli: Cli, typed: str, meant: str) -> None:
     done = cli(*typed.split())
     assert done.returncode == 2
     assert done.stderr.count("Did you mean") == 1
@@ -105,7 +105,7 @@ def test_a_problem_is_exit_code_two(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "problem disk here: " in capsys.readouterr().out
 
 
-def test_settings_are_listed_with_their_legal_values(cli: Cli) -> None:
+def test_settings_are_listed_with_their_valid_values(cli: Cli) -> None:
     rows = {row["key"]: row["allowed"] for row in json.loads(cli("list", "settings", "--json").stdout)}
     assert rows["p"] == "a number >= 0.5 and <= 1"
     assert rows["forward_pass"] == "first or every"
@@ -122,7 +122,7 @@ def test_settings_are_listed_with_their_legal_values(cli: Cli) -> None:
         (("compare", "synthetic", "-m", "nosuch"), "unknown method 'nosuch'"),
     ],
 )
-def test_method_and_methods_are_taken_by_every_command(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+def test_every_command_accepts_method_and_methods(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
     done = cli(*arguments)
     assert done.returncode == 2
     assert message in done.stderr

@@ -1,4 +1,4 @@
-"""How far an item of the paper is, all its runs together."""
+"""The progress of an item of the paper, over all its runs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_the_noise_for_an_epsilon_and_methods_to_paste(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("noise", "least"), [("0.6", None), ("0.8", 2), ("1", 4), ("7", 10)])
-def test_every_method_of_a_plan_can_be_taken(cli: Cli, noise: str, least: int | None) -> None:
+def test_every_method_of_a_plan_is_valid(cli: Cli, noise: str, least: int | None) -> None:
     found = json.loads(cli("privacy", "plan", "--noise", noise, "--rounds", "1", "--json").stdout)
     made = {way["mechanism"]: method(way["method"]).summary for way in found["mechanisms"]}
     assert getattr(made.get("secagg-histogram"), "least", None) == least
@@ -42,7 +42,7 @@ def test_a_plan_names_what_it_does_not_cover(cli: Cli) -> None:
         assert left in words
 
 
-def test_the_reverse_says_epsilon_or_rounds_in_words(cli: Cli) -> None:
+def test_a_plan_computes_epsilon_or_rounds_from_the_noise(cli: Cli) -> None:
     epsilon = cli("privacy", "plan", "--noise", "7.15", "--rounds", "140")
     assert "epsilon 7.935 at delta 1e-05 for a client in 140 rounds (metadata only)" in epsilon.stdout
     rounds = cli("privacy", "plan", "--noise", "7.15", "--epsilon", "8", "--json")

@@ -1,4 +1,4 @@
-"""`fedbalancer testbed` and `fedbalancer paper`: what is wrong is told before anything starts."""
+"""`fedbalancer testbed` and `fedbalancer paper` report mistakes before anything starts."""
 
 from __future__ import annotations
 

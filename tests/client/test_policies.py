@@ -1,4 +1,4 @@
-"""What the server tells a client to run arrives as it was."""
+"""The policies that the server sends to a client arrive unchanged."""
 
 from __future__ import annotations
 

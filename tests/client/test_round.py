@@ -1,4 +1,4 @@
-"""What a client decides in a round: who looks, what is charged, what counts, and what it remembers."""
+"""A client's decisions in a round: forward pass, costs, counted work, and memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestLooking:
             assert round_of(known, policies, loss_threshold=1.0).needs_forward_pass is looks
 
     def test_a_guarantee_about_samples_asks_for_a_look_in_every_round_and_speaks_of_that(self) -> None:
-        """The losses of a training hang on one another: one sample would change more than its own."""
+        """The losses of a training depend on each other: one sample changes more than its own."""
         policies = {"summary": Histogram(0.0), "forward_pass": "every"}
         round = round_of(ClientMemory(LOSSES, 1.0, 1), policies)
         assert round.needs_forward_pass

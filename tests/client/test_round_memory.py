@@ -1,4 +1,4 @@
-"""What a client keeps between rounds."""
+"""The memory of a client between rounds."""
 
 from __future__ import annotations
 

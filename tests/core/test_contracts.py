@@ -168,7 +168,7 @@ class TestReactions:
         assert reactions(PeakDeadline()) == NOTHING
         assert reactions(PeakDeadline(counts="over")) == LOSSES
 
-    def test_who_does_not_say_reacts_to_everything_also_a_subclass_of_one_that_does(self) -> None:
+    def test_a_policy_without_a_declaration_reacts_to_everything_also_as_a_subclass(self) -> None:
         class Mine(Uniform):
             pass
 

@@ -1,4 +1,4 @@
-"""Processes that hang are killed; those that work, sleep for a while or are none of ours are left alone."""
+"""Hanging processes are killed; processes that work, sleep for a while or are not ours continue."""
 
 from __future__ import annotations
 

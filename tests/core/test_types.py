@@ -24,7 +24,7 @@ def start() -> Ledger:
 
 
 class TestStart:
-    def test_nobody_has_been_heard_of(self) -> None:
+    def test_a_new_ledger_has_no_reports(self) -> None:
         ledger = start()
         assert not ledger.explored.any()
         assert ledger.last_round.tolist() == [0, 0, 0]
@@ -69,7 +69,7 @@ class TestRecord:
         assert len(ledger.recent_trained[0]) == RECENT_COUNTS
         assert (ledger.participations[0], ledger.last_round[0], ledger.batch_s_count[0]) == (7, 7, 9)
 
-    def test_a_round_without_reports_leaves_no_trace(self) -> None:
+    def test_a_round_without_reports_changes_nothing(self) -> None:
         ledger = start()
         assert same(ledger.record(make_result(missing=["ann", "bob"])), ledger)
 
@@ -104,7 +104,7 @@ def results(rounds: list[dict[int, tuple[int, float, float, float]]]) -> list[Ro
 
 
 @given(played)
-def test_a_ledger_is_what_a_record_per_client_would_be(
+def test_a_ledger_equals_one_record_per_client(
     rounds: list[dict[int, tuple[int, float, float, float]]],
 ) -> None:
     ledger = make_ledger(SIZES, batch_s=2.0)
@@ -123,7 +123,7 @@ def test_a_ledger_is_what_a_record_per_client_would_be(
 
 
 @given(played)
-def test_no_version_of_a_ledger_ever_changes(rounds: list[dict[int, tuple[int, float, float, float]]]) -> None:
+def test_a_ledger_is_immutable(rounds: list[dict[int, tuple[int, float, float, float]]]) -> None:
     versions = [make_ledger(SIZES)]
     with Unchanged(versions[0]):
         for result in results(rounds):
@@ -131,7 +131,7 @@ def test_no_version_of_a_ledger_ever_changes(rounds: list[dict[int, tuple[int, f
                 versions.append(versions[-1].record(result))
 
 
-def test_the_parts_of_a_clients_time_add_up() -> None:
+def test_the_timings_of_a_client_add_up() -> None:
     assert Timings(1.0, 2.0, 3.0, 4.0, 5.0).total_s == 15.0
     assert Timings().total_s == 0.0
     assert math.isinf(Timings(paused_s=math.inf).total_s)
@@ -145,14 +145,14 @@ def test_an_epoch_has_a_short_last_batch_and_at_least_one(samples: list[int], si
     assert [batches_per_epoch(n, size, most) for n in samples] == expected
 
 
-def test_the_mean_of_some_counts_is_cut_as_the_authors_cut_it() -> None:
+def test_the_batches_of_a_fractional_count_are_truncated_as_by_the_authors() -> None:
     assert batches_per_epoch(np.array([10.2, 10.8, 11.0, 11.2]), 10).tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
 LAYOUT = Layout((("scale", ()), ("weight", (2, 3)), ("none", (0, 4)), ("bias", (2,))))
 
 
-def test_a_layout_knows_sizes_and_places() -> None:
+def test_a_layout_has_sizes_and_spans() -> None:
     assert LAYOUT.sizes == (1, 6, 0, 2)
     assert (LAYOUT.parameters, LAYOUT.wire_bytes) == (9, 36)
     assert LAYOUT.spans == {"scale": slice(0, 1), "weight": slice(1, 7), "none": slice(7, 7), "bias": slice(7, 9)}
@@ -174,7 +174,7 @@ def test_a_vector_of_another_length_is_refused() -> None:
             LAYOUT.split(np.zeros(length, dtype=np.float32))
 
 
-def test_a_layout_is_a_value_that_travels() -> None:
+def test_a_layout_can_be_pickled_compared_and_hashed() -> None:
     pairs = tuple(LAYOUT)
     assert pairs == LAYOUT == pickle.loads(pickle.dumps(LAYOUT))
     assert type(pickle.loads(pickle.dumps(LAYOUT))) is Layout
@@ -182,7 +182,7 @@ def test_a_layout_is_a_value_that_travels() -> None:
     assert Layout(reversed(pairs)) != LAYOUT
 
 
-def test_a_layout_of_nothing() -> None:
+def test_an_empty_layout() -> None:
     assert (Layout().parameters, Layout().wire_bytes, Layout().spans) == (0, 0, {})
     assert Layout().join(Layout().split(np.zeros(0, dtype=np.float32))).shape == (0,)
 
@@ -191,7 +191,7 @@ some_names = st.lists(st.text(max_size=4), unique=True, max_size=20).map(tuple)
 
 
 @given(some_names, st.booleans(), st.text(max_size=4))
-def test_answers_as_a_dictionary_does(names: tuple[str, ...], in_order: bool, stranger: str) -> None:
+def test_positions_equal_a_dictionary(names: tuple[str, ...], in_order: bool, stranger: str) -> None:
     names = tuple(sorted(names)) if in_order else names
     found, expected = Positions(names), {name: row for row, name in enumerate(names)}
     assert found == expected
@@ -208,7 +208,7 @@ def test_a_stranger_is_an_error(name: str) -> None:
             Positions(names)[name]
 
 
-def test_copies_answer_the_same() -> None:
+def test_copies_of_positions_are_equal() -> None:
     for names in (("a", "b", "c"), ("b", "c", "a")):
         found = Positions(names)
         assert copy.deepcopy(found) == pickle.loads(pickle.dumps(found)) == found

@@ -1,4 +1,4 @@
-"""What tests read in a built page: its anchors, where it links, and what a browser would load with it."""
+"""Parsed pages of the site: anchors, links, and what a browser would load."""
 
 from __future__ import annotations
 

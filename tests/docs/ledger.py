@@ -1,4 +1,4 @@
-"""What becomes of every command and every block of Python that README and pages show.
+"""The test of every command and every block of Python that README and pages show.
 
 A command is typed by a test as it stands (NOW, in `make test`; LATER, in `make soak`), or it is here with the reason
 why not, and with the test that runs its like. A new one fails tests/docs/test_snippets.py until it has its line.

@@ -1,4 +1,4 @@
-"""What README and pages tell the reader to type: the commands and the Python of their code blocks."""
+"""The commands and the Python in the code blocks of README and pages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def commands() -> list[Snippet]:
 
 
 def named() -> list[Snippet]:
-    """Every command of ours that stands in a sentence or a table."""
+    """Every `fedbalancer` command in a sentence or a table."""
     parser = MarkdownIt().enable("table")
     return [
         Snippet(_name(path), child.content)

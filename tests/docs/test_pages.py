@@ -1,4 +1,4 @@
-"""What pages name is there: files, settings, columns; and the citation is the package's."""
+"""Files, settings and columns that pages name exist; the citation is the package's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_architecture_page_names_a_file_of_every_part_that_a_round_goes_thro
 
 
 def glossary(column: str) -> set[str]:
-    """What the glossary calls a setting, or a column."""
+    """Return the settings or columns that the glossary names."""
     text = (DOCS / "reference" / "glossary.md").read_text()
     told = re.findall(rf"\b{column}s? ((?:`[\w.]+`(?:, )?)+)", text)
     return {name for group in told for name in re.findall(r"`([\w.]+)`", group)}

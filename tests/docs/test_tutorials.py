@@ -37,7 +37,7 @@ def tutorials() -> ModuleType:
 
 
 def shape(output: str) -> list[str]:
-    """What was printed without its numbers and the frames of its tables, whose widths hang on them."""
+    """Return the output without numbers and without table frames, whose widths depend on them."""
     bare = re.sub(r"[─-╿┆]|-{3}", " ", output)
     return re.sub(r"-?\d[\d.,]*", "#", bare).split()
 

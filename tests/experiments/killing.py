@@ -80,7 +80,7 @@ def assert_nothing_left(folder: Path, shared_before: set[str]) -> None:
 
 
 def kill_until_done(folder: Path, rng: Random, between_s: tuple[float, float], most: int, *options: str) -> int:
-    """Kill the run and then whoever resumes it, at most so often, and let the last one end; how many kills hit."""
+    """Kill the run and the processes that resume it, let the last one end, and return the number of kills."""
     kills = 0
     while kills < most:
         before = set(os.listdir(SHARED)) if SHARED.is_dir() else set()
@@ -102,7 +102,7 @@ def finish(folder: Path, *options: str) -> None:
 
 
 def kill_workers(folder: Path, rng: Random, between_s: tuple[float, float], most: int) -> int:
-    """Kill so many workers of one run, which goes on with others to its end; how many kills hit."""
+    """Kill some workers of a run, which continues with others, and return the number of kills."""
     before = set(os.listdir(SHARED)) if SHARED.is_dir() else set()
     process, kills = start(folder, *POOL), 0
     while kills < most and process.poll() is None:

@@ -12,7 +12,7 @@ from fedbalancer.experiments.tracking import Sink
 
 
 class Written(Sink):
-    """Writes down what it is told, in the folder that the environment names."""
+    """Writes every call to the folder that the environment names."""
 
     def __init__(self) -> None:
         self._heard: list[tuple[str, Any]] = []

@@ -122,7 +122,7 @@ def test_method_objects_are_passed_again(tmp_path: Path) -> None:
     assert [seed.seed for seed in table.seeds] == [0, 1]
 
 
-def test_two_additions_at_once_cannot_forget_each_other(tmp_path: Path) -> None:
+def test_the_second_of_two_simultaneous_additions_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "c"
     fb.compare("synthetic", ["fedavg+1t"], 1, users=8, rounds=2, extend=1, out=out, **ONE)
     before = ComparisonFile.read(out)

@@ -22,7 +22,7 @@ KINDS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 
 
 class Disk:
-    """Lets so many writes through; from then on all fail, until it is repaired."""
+    """Lets a number of writes succeed; later ones fail until it is repaired."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left, self.kind = 10**9, errno.ENOSPC

@@ -58,7 +58,7 @@ def test_any_number_of_workers_gives_the_same_bytes(backend: str, tmp_path: Path
         assert contents(out) == contents(tmp_path / "inline")
 
 
-def test_a_run_goes_on_with_the_backend_that_it_began_with_unless_told(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_backend_by_default(tmp_path: Path) -> None:
     def backend() -> str:
         return str(json.loads((tmp_path / "run" / "manifest.json").read_text())["backend"])
 
@@ -102,7 +102,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(stop_after: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ALL_NAMES)
-def test_what_every_method_remembers_survives_a_stop(name: str, tmp_path: Path) -> None:
+def test_the_state_of_every_method_survives_a_stop(name: str, tmp_path: Path) -> None:
     execute(spec(name), tmp_path / "whole")
     seen: list[int] = []
     execute(spec(name), tmp_path / "cut", progress=lambda p: seen.append(p.round), stopped=lambda: 3 in seen)
@@ -202,12 +202,12 @@ def test_bad_data_is_refused_with_the_client(clients: dict[str, object], words: 
         ({"device": "tpu"}, BadSetting),
     ],
 )
-def test_mistakes_are_errors_of_ours(arguments: dict[str, object], error: type[Exception]) -> None:
+def test_mistakes_raise_errors_of_this_package(arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         fb.run(**{"task": tinytask.load(), "method": "fedavg+1t", **arguments})  # type: ignore[arg-type]
 
 
-def test_only_a_default_is_cut_to_the_clients_there_are(tmp_path: Path) -> None:
+def test_only_the_default_cohort_is_reduced_to_the_number_of_clients(tmp_path: Path) -> None:
     assert fb.run(tinytask.load(clients_per_round=50, rounds=1), "fedavg+wfa").rounds["selected"].to_list() == [8]
     with pytest.raises(BadSetting, match=r"clients_per_round = 9.*1 to 8"):
         fb.run(tinytask.load(), "fedavg+wfa", settings={"clients_per_round": 9})
@@ -239,7 +239,7 @@ def test_a_run_of_an_own_task_says_how_to_resume_it(tmp_path: Path) -> None:
         resume(tmp_path / "run")
 
 
-def test_an_interrupt_from_python_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
+def test_an_interrupt_from_python_leaves_a_run_that_can_resume(tmp_path: Path) -> None:
     def interrupt(progress: object) -> None:
         if progress.round == 3:  # type: ignore[attr-defined]
             raise KeyboardInterrupt

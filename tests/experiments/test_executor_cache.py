@@ -1,4 +1,4 @@
-"""Who trains: kept over the runs of a task, and never more of them than there are cores unless asked."""
+"""Executors are kept over the runs of a task, with at most one worker per core by default."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def damaged(stopped: Path, copy: Path, rng: np.random.Generator) -> str:
 
 
 def outcome(copy: Path, whole: list[bytes]) -> str:
-    """What became of a damaged folder when it was resumed."""
+    """Return what happened when a damaged folder was resumed."""
     try:
         go_on(copy)
     except RunFolderError:

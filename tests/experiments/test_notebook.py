@@ -1,4 +1,4 @@
-"""What a notebook shows of tasks and results, and what it is told while a run goes on."""
+"""Tasks, results and progress in a notebook."""
 
 from __future__ import annotations
 

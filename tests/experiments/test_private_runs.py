@@ -68,7 +68,7 @@ CENTRAL = "fedavg+1t[aggregate=fedbalancer.privacy.central:PrivateMean]"
 
 
 def saved_losses(folder: Path) -> int:
-    """How many exact losses of samples lie in the last checkpoint."""
+    """Return the number of exact losses in the last checkpoint."""
     loaded = Checkpoints(folder / "checkpoint").load_latest()
     assert loaded is not None
     return len(loaded[1]["engine.losses"])

@@ -1,4 +1,4 @@
-"""Sinks hear what goes on in a run, and cannot hurt it."""
+"""Trackers receive the events of a run, and cannot harm it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder from a stranger: nothing that it names is imported unless its user says so."""
+"""A folder from a stranger: nothing that it names is imported without permission."""
 
 from __future__ import annotations
 

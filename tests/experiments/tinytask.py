@@ -38,7 +38,7 @@ def adapted() -> Any:
 
 
 def load_wide() -> Task:
-    """With that model, and a test in several pieces."""
+    """Return the task with a wide model and a test in several pieces."""
     return load(model=wide, test=samples(900, 99))
 
 

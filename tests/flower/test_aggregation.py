@@ -190,7 +190,7 @@ class Held:
 
 
 def trained(method: Any, mods: Any = (), log: Any = None, hold: Any = None, **options: Any) -> Any:
-    """What one round of one torch client changed in the model."""
+    """Return the change of the model by one round of one torch client."""
     import torch
 
     def net() -> Any:

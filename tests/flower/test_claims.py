@@ -105,7 +105,7 @@ class TestSize:
 
 
 class TestSilence:
-    def test_one_that_never_answers_is_asked_less_and_less(self) -> None:
+    def test_a_client_that_never_answers_is_suspended_longer_every_time(self) -> None:
         hung = Phone(1, change=lambda reply: None)
         world = World(Phone(0), hung, Phone(2))
         world.start(40, "fedavg+1t")

@@ -79,7 +79,7 @@ def test_another_model_than_the_servers_is_told(file: Path) -> None:
 
 
 def test_neither_torch_nor_anything_else_that_is_large_is_loaded() -> None:
-    """What a device with LiteRT imports and does, in a process of its own: a file opened, timed, trained."""
+    """A process that opens, times and trains a file with LiteRT imports none of these."""
     pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
     code = f"""
 import sys

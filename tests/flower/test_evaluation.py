@@ -64,7 +64,7 @@ def test_a_regression_is_reported_by_its_loss_and_its_other_errors(tmp_path: Pat
     assert (row["mean_error"], row["client_mean"], row["round"]) == (1.0, 0.5, 1)
 
 
-def test_a_metric_that_has_no_name_of_ours_is_said_once() -> None:
+def test_missing_standard_metrics_are_logged_once() -> None:
     world = World(Evaluating(0, {"num-examples": 3, "rmse": 1.0}))
     result = world.start(2, "fedavg+wfa", federated_evaluate=True)
     assert result.evaluate_metrics_clientapp[2]["rmse"] == 1.0
@@ -154,7 +154,7 @@ def test_a_target_that_no_run_reaches_is_refused(options: dict[str, Any], error:
         World(Phone(0)).start(1, "fedavg+wfa", **options)
 
 
-def test_the_users_own_function_makes_the_metrics_one() -> None:
+def test_a_custom_function_combines_the_metrics() -> None:
     def worst(contents: list[RecordDict], key: str) -> MetricRecord:
         return MetricRecord({"accuracy": min(float(content["metrics"]["accuracy"]) for content in contents)})
 
@@ -169,7 +169,7 @@ def test_accuracies_are_known_by_their_name(name: str) -> None:
     assert missing_metrics({"lossy_count": 7, name: 0.5, "accelerations": 1}) == ["loss"]
 
 
-def test_metrics_of_ones_own_travel_with_the_report() -> None:
+def test_custom_metrics_are_sent_with_the_report() -> None:
     phones = [Phone(0), Phone(1)]
     phones[0].metrics, phones[1].metrics = {"f1": 0.2, "battery": 50}, {"f1": 0.9}
     result = World(*phones).start(1, "fedavg+wfa")
@@ -183,7 +183,7 @@ def test_metrics_of_ones_own_travel_with_the_report() -> None:
     assert World(*phones).start(1, "fedavg+wfa", train_metrics_aggr_fn=best).train_metrics_clientapp[1]["f1"] == 0.9
 
 
-def test_metrics_that_cannot_be_sent_are_told_to_their_author() -> None:
+def test_custom_metrics_that_cannot_be_sent_are_errors_on_the_client() -> None:
     phone = Phone(0)
     for metrics, said in (({"batch-s": 1.0}, "reserved"), ({"f1": math.nan}, "finite")):
         phone.metrics = metrics

@@ -188,7 +188,7 @@ METHODS = ["fedbalancer", "fedbalancer+robust", "fedavg+1t+graddrop", PRIVATE, "
 
 @pytest.mark.parametrize("runs", [1, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", METHODS)
-def test_whatever_nodes_upload_the_run_goes_on(runs: int, name: str) -> None:
+def test_the_run_continues_whatever_nodes_upload(runs: int, name: str) -> None:
     """Three of five nodes tamper with the bytes of their replies; the other two count in every round."""
     for seed in range(runs):
         rng = random.Random(seed)

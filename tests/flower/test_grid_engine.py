@@ -230,7 +230,7 @@ def test_of_two_that_claim_one_id_the_first_keeps_it() -> None:
     assert world.of("id claimed twice")[0] == {"client": "c1", "node": 60, "before": 3}
 
 
-def test_one_that_sends_rubbish_sits_out_longer_every_time() -> None:
+def test_a_client_that_sends_invalid_reports_is_suspended_longer_every_time() -> None:
     bad = Phone(1, change=lambda reply: altered(reply, metrics=metrics(num_examples=-1)))
     world = World(Phone(0), bad, Phone(2))
     world.start(20, "fedavg+wfa")
@@ -245,7 +245,7 @@ def test_nobody_else_there_everybody_takes_part() -> None:
     assert len(world.of("invalid")) == 5
 
 
-def test_what_a_client_claims_of_itself_puts_off_no_deadline() -> None:
+def test_the_claims_of_a_client_postpone_no_deadline() -> None:
     """As many samples as are allowed, of an hour a batch (1e6 of them once made deadlines of 12,600,016 s)."""
     honest = [Phone(number) for number in range(4)]
     liar = Phone(9, batch_s=3600.0)

@@ -53,7 +53,7 @@ def test_a_late_report_joins_the_next_round_once(name: str, tmp_path: Path) -> N
     assert sum(found["joined"] for found in result.train_metrics_clientapp.values()) == joined.total()
 
 
-def test_what_joined_counts_with_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_report_is_discounted_by_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its 50 samples times (1 + tau)^-1/2."""
     seen: list[tuple[float, int]] = []
     weighted = Joins.weighted
@@ -70,14 +70,14 @@ def test_what_joined_counts_with_its_age(monkeypatch: pytest.MonkeyPatch) -> Non
     assert weight == pytest.approx(50 * (1 + age) ** -0.5)
 
 
-def test_without_late_it_only_teaches_times(tmp_path: Path) -> None:
+def test_without_late_only_its_times_are_used(tmp_path: Path) -> None:
     world = World(Phone(0), Phone(1), late_once(2, 5.0))
     world.start(6, "fedavg+1t", checkpoint_dir=tmp_path, run_key="mine")
     assert [fields["client"] for fields in world.of("late reply")] == ["c2"]
     assert "joined" not in {outcome for _, outcome in of_client(tmp_path / "mine", "c2")}
 
 
-def test_everybody_late_the_round_closes_with_the_next_that_comes() -> None:
+def test_if_everybody_is_late_the_round_closes_with_the_next_report() -> None:
     """One client, always late: there is nobody left to ask, so every second round waits for it."""
     slow = Phone(0, change=lambda reply: [(60.0, reply)])
     world = World(slow)
@@ -94,7 +94,7 @@ def raised(reply: Message) -> Message:
 
 
 @pytest.mark.parametrize(("change", "why"), [(raised, "error"), (lambda reply: None, "silent")])
-def test_who_is_under_way_and_comes_to_nothing_is_missing_once(change: Any, why: str, tmp_path: Path) -> None:
+def test_a_client_at_work_that_fails_is_missing_once(change: Any, why: str, tmp_path: Path) -> None:
     def late_and_bad(reply: Message) -> Any:
         if len(bad.orders) != 2:
             return reply
@@ -115,7 +115,7 @@ def first_model() -> ArrayRecord:
 
 
 @pytest.mark.parametrize("buffer", [1, 2])
-def test_fedbuff_steps_whenever_enough_reports_have_come(buffer: int, tmp_path: Path) -> None:
+def test_fedbuff_steps_when_the_buffer_is_full(buffer: int, tmp_path: Path) -> None:
     phones = [Phone(0, batch_s=0.2), Phone(1, batch_s=0.5), Phone(2, batch_s=1.5), Phone(3, batch_s=4.0)]
     world = World(*phones)
     options = {"checkpoint_dir": tmp_path, "run_key": "mine"}
@@ -178,7 +178,7 @@ def test_after_a_crash_each_report_counts_at_most_once(name: str, tmp_path: Path
     assert pl.read_parquet(tmp_path / "mine" / "rounds.parquet")["round"].to_list() == list(range(1, 10))
 
 
-def test_what_a_client_learnt_counts_for_it_once_its_report_joined() -> None:
+def test_a_client_learns_of_its_acceptance_when_its_report_joins() -> None:
     phone = late_once(2, 40.0)
     World(Phone(0), Phone(1), phone).start(16, "prox+1t+late")
     accepted = [(told.order.round, told.accepted_round) for told in phone.orders]
@@ -186,7 +186,7 @@ def test_what_a_client_learnt_counts_for_it_once_its_report_joined() -> None:
 
 
 @pytest.mark.parametrize(("name", "batches"), [("fedavg+1t", 6), ("prox+1t", 2), ("prox+1t+batches", 1)])
-def test_a_client_that_is_out_of_time_goes_on_until_it_has_something_to_report(name: str, batches: int) -> None:
+def test_a_late_client_continues_until_it_has_a_result(name: str, batches: int) -> None:
     """An epoch has two batches of 10 s, and the deadline is after 7 s."""
     for late, done in ((True, batches), (False, 0 if "batches" not in name else 1)):
 

@@ -84,7 +84,7 @@ def test_an_error_of_the_grid_is_not_swallowed() -> None:
 
 
 def test_a_signal_is_seen_while_a_call_hangs() -> None:
-    """Flower tells a ServerApp whose SuperLink is gone to end by a signal from a thread, which wakes nobody up."""
+    """A ServerApp whose SuperLink is gone gets its signal from a thread, which interrupts no wait."""
 
     class Ended(Exception):
         pass

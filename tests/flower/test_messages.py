@@ -1,4 +1,4 @@
-"""What the server tells a client arrives as it was, and nothing else is obeyed."""
+"""The server's messages arrive unchanged, and clients follow no others."""
 
 from __future__ import annotations
 

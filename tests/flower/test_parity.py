@@ -143,7 +143,7 @@ def on_flower(
     def sleep(seconds: float) -> None:
         phone.now_s += seconds
 
-    # The clients' clock stands still while they compute; they are held to what their devices take.
+    # The clients' clock stops while they compute; the simulated devices decide how long they take.
     time = SimpleNamespace(monotonic=lambda: phone.now_s, sleep=sleep)
     for module in (fedbalancer.client.live, fedbalancer.flower.client_apps, fedbalancer.flower.client):
         monkeypatch.setattr(module, "time", time)

@@ -44,7 +44,7 @@ def test_clients_send_counts_and_the_server_reads_losses() -> None:
     "released",
     [None, [1.0], [float("nan")] * 64, [1e60] * 64, [1e17, -1e17] + [0.0] * 62, [0.0] * 63 + [1e6], [-1.0] * 64],
 )
-def test_a_histogram_that_cannot_be_is_named_and_left_out(released: list[float] | None, method: str) -> None:
+def test_an_impossible_histogram_is_named_and_left_out(released: list[float] | None, method: str) -> None:
     def changed(reply: Message) -> Message:
         found = dict(reply.content.metric_records["metrics"])
         found.pop("released")
@@ -82,14 +82,14 @@ def told_by(method: str, rounds: int = 6) -> list[dict[str, Any]]:
         "fedavg+1t+silent",
     ],
 )
-def test_a_private_client_tells_neither_what_it_trained_nor_exact_seconds(method: str) -> None:
+def test_a_private_client_sends_neither_counts_nor_exact_seconds(method: str) -> None:
     for told in told_by(method):
         assert told["num-examples"] == told["loss-count"] == 0
         assert told["epochs"] == 3
         assert all(told[name] == float(f"{told[name]:.1e}") for name in ("batch-s", "busy-s", "forward-s", "train-s"))
 
 
-def test_a_private_client_that_tells_a_count_is_named_and_left_out() -> None:
+def test_a_private_client_that_sends_a_count_is_named_and_left_out() -> None:
     def counting(reply: Message) -> Message:
         reply.content.metric_records["metrics"]["num-examples"] = 30
         return reply
@@ -151,7 +151,7 @@ def test_a_round_in_which_nobody_answers_adds_noise_too(kind: Any) -> None:
     assert np.abs(weights_of(result)).min() > 0
 
 
-def test_who_has_spent_its_budget_is_asked_no_more_also_after_a_crash(tmp_path: Path) -> None:
+def test_a_client_without_budget_is_not_selected_again_also_after_a_crash(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     method = "fedbalancer[summary=histogram(noise_multiplier=7,clip=100)]"
     asked = {"settings": {"epsilon_budget": 1.0}, "checkpoint_dir": tmp_path, "run_key": "private"}

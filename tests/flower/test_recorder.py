@@ -30,7 +30,7 @@ from fedbalancer.store.rows import ClientRow
 MANIFEST = make_manifest("tiny", method("fedbalancer"), 0, Settings(), 3)
 
 
-def test_the_earlier_server_is_waited_for(tmp_path: Path) -> None:
+def test_a_new_server_waits_for_the_earlier_one(tmp_path: Path) -> None:
     RunRecorder(tmp_path / "run", MANIFEST).folder.close()
     earlier = FolderLock(tmp_path / "run")
     threading.Timer(0.7, earlier.release).start()
@@ -39,7 +39,7 @@ def test_the_earlier_server_is_waited_for(tmp_path: Path) -> None:
     again.folder.close()
 
 
-def test_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_an_earlier_server_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "PREVIOUS_S", 0.3)
     earlier = RunRecorder(tmp_path / "run", MANIFEST)
     with pytest.raises(RunFolderError, match="another process"):
@@ -47,7 +47,7 @@ def test_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     earlier.folder.close()
 
 
-def test_a_damaged_folder_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_folder_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunRecorder(tmp_path / "run", MANIFEST).folder.close()
     (tmp_path / "run" / "manifest.json").write_text("{")
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waited"))
@@ -131,7 +131,7 @@ def test_mlflow_registers_the_model_with_its_hash(tmp_path: Path, monkeypatch: p
 def test_a_wrong_tracker_is_an_error_before_the_run() -> None:
     with pytest.raises(UnknownName, match="did you mean tensorboard"):
         Strategy(track=["tensorbord"])
-    with pytest.raises(BadSetting, match="is not a sink"):
+    with pytest.raises(BadSetting, match="is not a tracker"):
         Strategy(track=[print])
 
 

@@ -98,7 +98,7 @@ class TestSum:
     @pytest.mark.parametrize("gone", [{"share": ["c1"]}, {"mask": ["c1"]}, {"open": ["c1"]},
                                       {"share": ["c0"], "mask": ["c4"]}, {"mask": ["c0"], "open": ["c3"]},
                                       {"mask": ["c2", "c3"]}])  # fmt: skip
-    def test_whoever_drops_out_is_left_out_and_the_others_add_up(self, gone: dict[str, list[str]]) -> None:
+    def test_clients_that_drop_out_are_left_out_of_the_sum(self, gone: dict[str, list[str]]) -> None:
         group = Group(5)
         lost = {*gone.get("share", []), *gone.get("mask", [])}
         drop: Change = lambda stage, client, reply: None if client in gone.get(stage, []) else reply  # noqa: E731
@@ -248,7 +248,7 @@ class TestRun:
         second = clear.start(3, "fedavg+2t+silent")
         assert weights_of(first) == pytest.approx(weights_of(second), abs=1e-5)
 
-    def test_who_misses_the_deadline_is_in_no_sum_and_the_round_goes_on(self) -> None:
+    def test_a_client_that_misses_the_deadline_is_in_no_sum_and_the_round_continues(self) -> None:
         phones = [*map(SecurePhone, range(4)), SecurePhone(4, change=lambda reply: None)]
         world = World(*phones)
         world.start(2, "fedavg+2t+silent", secure_aggregation=True)
@@ -256,7 +256,7 @@ class TestRun:
         assert phones[4].asked == []
 
     @pytest.mark.parametrize("stage", ["share", "mask", "open"])
-    def test_who_drops_out_of_the_sum_costs_its_report_only(self, stage: str) -> None:
+    def test_a_client_that_drops_out_of_the_sum_loses_only_its_own_report(self, stage: str) -> None:
         world = World(*map(SecurePhone, range(4)), SecurePhone(4, gone_at=stage))
         settings = SecureAggregation(threshold=0.6, wait_s=20)
         result = world.start(2, "fedavg+2t+silent", secure_aggregation=settings)

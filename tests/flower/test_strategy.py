@@ -1,4 +1,4 @@
-"""A run goes on from its last checkpoint; Flower's strategies aggregate; mistakes are told."""
+"""A run continues from its last checkpoint; Flower's strategies aggregate; mistakes are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How methods are spelt: one name for each, whatever the user types, and nothing that could leave its folder."""
+"""Names of methods: each has one canonical name, and no name leads out of its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in docs/results is what this code shows of its tables, and every page of it works in a real browser."""
+"""The pages in docs/results are those that this code makes of the tables, and all work in a real browser."""
 
 from __future__ import annotations
 

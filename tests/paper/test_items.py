@@ -27,7 +27,7 @@ HOSTILE = "<script>alert('x')</script>|$x_1$"
 
 
 def whole(task: str = "har", **options: Any) -> dict[str, pl.DataFrame]:
-    """What table1 measures, without the runs."""
+    """The values of table1, without runs."""
     names = (*table1.METHODS, *(name for name in grid_methods() if name not in table1.METHODS))
     made = frames([Group("all", names)], task, **options)
     chosen, settings = best_rows(made["scores"])

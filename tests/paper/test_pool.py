@@ -1,4 +1,4 @@
-"""The pool: what is there is used by every item, what is not is made, and what was stopped goes on."""
+"""The pool: items reuse its runs, add missing ones, and continue stopped ones."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def report(policy: Any, losses: FloatArray, rng: np.random.Generator, order: Any
 
 
 def noisy(policy: Any, told: dict[str, Any]) -> FloatArray:
-    """The numbers with noise in what a client tells, which are taken out of it."""
+    """Return the noisy numbers of a report, and remove them from it."""
     names = ["released"] if told["released"] or isinstance(policy, Silent) else NUMBERS
     return np.concatenate([np.atleast_1d(told.pop(name)) for name in names])
 
@@ -143,7 +143,7 @@ PRIVATE = [
 def test_one_sample_moves_the_noisy_numbers_by_the_sensitivity_and_nothing_else_at_all(
     policy: Any, sensitivity: float, losses: list[float], more: float, threshold: float, deadline_s: float
 ) -> None:
-    """With the same noise for both, so that its numbers cancel out. Counts, epochs and seconds must not differ."""
+    """The noise is the same for both, so that it cancels out. Counts, epochs and seconds must not differ."""
     order = make_order(loss_threshold=threshold, deadline_s=deadline_s)
     pair = [report(policy, np.array(x), np.random.default_rng(3), order) for x in (losses, [*losses, more])]
     first, second = (noisy(policy, told) for told in pair)
@@ -153,7 +153,7 @@ def test_one_sample_moves_the_noisy_numbers_by_the_sensitivity_and_nothing_else_
 
 
 @pytest.mark.parametrize(("policy", "sensitivity"), PRIVATE)
-def test_low_bits_give_no_sample_away(policy: Any, sensitivity: float) -> None:
+def test_low_bits_reveal_no_sample(policy: Any, sensitivity: float) -> None:
     """Every number released is on one grid for all data sets: none is possible with a sample and not without it."""
     step = {CLIPPED: 2.0**-20, FractionTracker(7.11): 2.0**-10}.get(policy, 1.0)
     rng = np.random.default_rng(0)

@@ -39,7 +39,7 @@ FINITE = ("fedavg+1t", "fedavg+spc", "prox+2t", "fedbuff", "fedavg+1t+late", "fe
 
 
 class WithoutUpdateOf:
-    """An engine in which one client takes part as ever, but sends an update of zeros."""
+    """An engine in which one client takes part as usual, but sends an update of zeros."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.engine = simulation.engine

@@ -1,4 +1,4 @@
-"""What today's version records beside what every version did."""
+"""Columns that this version records in addition to those of all versions."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def write_item(folder: Path, item: str, table: list[dict[str, Any]]) -> None:
 
 
 def ratios(task: str, methods: dict[str, Ratio], **changes: Any) -> list[dict[str, Any]]:
-    """What benchmarks/canter.py keeps of a comparison: each method over FedBalancer, and over the best FedAvg."""
+    """The tables of benchmarks/canter.py: each method over FedBalancer, and over the best FedAvg."""
     return [
         {
             "comparison": task, "task": task, "method": method, "target_share": 1.0, "over": over, "ratio": ratio,

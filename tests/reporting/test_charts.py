@@ -1,4 +1,4 @@
-"""What the charts of a report say, and how large they are."""
+"""The content and the size of a report's charts."""
 
 from __future__ import annotations
 

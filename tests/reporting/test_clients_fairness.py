@@ -1,4 +1,4 @@
-"""What a method did to its clients shows."""
+"""Fairness between clients in reports."""
 
 from __future__ import annotations
 

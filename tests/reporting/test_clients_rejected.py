@@ -29,7 +29,7 @@ def test_a_page_names_twenty_and_counts_the_others() -> None:
 
 
 def test_a_run_under_attack_names_the_fault_in_log_table_and_page(tmp_path: Path) -> None:
-    """A client that claims 1e40 is left out where it is met, benched, and the run goes on to its end."""
+    """A client that claims 1e40 is left out and suspended, and the run continues to its end."""
     settings = {"attacks": ["metadata-liar(factor=1e40, field='high'):2"]}
     result = fb.run(tinytask.load(), "fedbalancer", rounds=6, settings=settings, out=tmp_path / "run")
     assert result.status == "done"

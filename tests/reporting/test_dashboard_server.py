@@ -43,7 +43,7 @@ def asked(address: str, **headers: str) -> tuple[int, str, str]:
 
 
 def says(server: DashboardServer, words: str) -> bool:
-    """Whether the page says this before long; it need not be made anew at once."""
+    """Return whether the page shows this text after a while; it need not be updated at once."""
     until_s = time.monotonic() + 30
     while time.monotonic() < until_s:
         if words in asked(server.address)[2]:

@@ -1,4 +1,4 @@
-"""What a report says about privacy."""
+"""Privacy in reports."""
 
 from __future__ import annotations
 

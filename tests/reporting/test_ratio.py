@@ -1,4 +1,4 @@
-"""Ratios over seeds: paired, on the log scale, and honest about runs that never arrived."""
+"""Ratios over seeds: paired, on the log scale, and bounds for runs that never reached the target."""
 
 from __future__ import annotations
 

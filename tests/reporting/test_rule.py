@@ -1,4 +1,4 @@
-"""The fair rule: one grid of seconds for all, targets that are held, runs that never arrive."""
+"""The fair rule: one grid of seconds for all, held targets, and runs that never reach the target."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_the_json_shape_is_the_promised_one() -> None:
 
 
 def within(promised: Any, content: Any) -> Any:
-    """Of the content what is promised: it may have more keys."""
+    """Return the promised part of the content, which may have more keys."""
     if not isinstance(promised, dict):
         return content
     return {key: within(value, content[key]) for key, value in promised.items()}

@@ -1,4 +1,4 @@
-"""A method can be told by its look."""
+"""Methods can be distinguished by their style."""
 
 from __future__ import annotations
 

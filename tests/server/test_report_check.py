@@ -134,7 +134,7 @@ def test_a_rule_that_compares_clients_has_the_last_word() -> None:
         ({"loss_count": 101.0}, "loss_count 101"), ({"weight": 101.0}, "weight 101"),
     ],
 )  # fmt: skip
-def test_what_the_samples_of_a_client_cannot_give_is_not_believed(changes: dict[str, float], words: str) -> None:
+def test_a_report_beyond_the_clients_samples_is_refused(changes: dict[str, float], words: str) -> None:
     assert words in str(find_fault(make_report(**changes), WEIGHTS, 100))  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, Traces
 PERIOD = 64.0
 some_seconds = st.integers(0, 40).map(float)
 chosen = st.tuples(st.integers(1, 60), st.integers(0, 60), st.booleans(), some_seconds, some_seconds, some_seconds)
-# Of so many samples some are selected, after a look at all of them; without any there was none.
+# Some of these samples are selected after a forward pass over all; None: without a forward pass.
 cohorts = st.lists(
     chosen.map(lambda client: (client[0], min(client[:2]), client[2] and client[1] > 0, *client[3:])), max_size=6
 )
@@ -39,7 +39,7 @@ intervals = st.sampled_from([[[0, 64]], [[0, 20], [40, 41]], [[63, 64]], []])
 
 @dataclass(frozen=True)
 class First:
-    """Selects the first so many samples, at once or after a look."""
+    """Selects the first samples, at once or after a forward pass."""
 
     count: int
     looks: bool

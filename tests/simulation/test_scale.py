@@ -1,4 +1,4 @@
-"""What a population costs in memory: columns, not objects."""
+"""The memory of a population: columns, not objects."""
 
 from __future__ import annotations
 

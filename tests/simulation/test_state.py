@@ -1,4 +1,4 @@
-"""What every simulated client keeps between rounds."""
+"""The memory of simulated clients between rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check_policy(): our own policies keep every promise, and a policy that breaks one is told which."""
+"""check_policy(): built-in policies pass, and a policy that breaks a promise gets an error that names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a task's arrays to what torch works on, and which of them are kept."""
+"""The conversion of a task's arrays to tensors, and which of them are cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The torch trainer gives what textbook SGD gives, and tells the user what does not fit."""
+"""The torch trainer equals textbook SGD, and mistakes are clear errors."""
 
 from __future__ import annotations
 

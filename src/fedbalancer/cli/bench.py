@@ -84,12 +84,12 @@ def attacks(
         typer.Option(help="Comma-separated methods. Default: canter and fedbalancer, each with and without +robust."),
     ] = None,
     attack: Annotated[
-        list[str] | None, typer.Option(help="An attack without a number of clients. Repeatable. Default: the library.")
+        list[str] | None, typer.Option(help="Name of an attack (`fedbalancer list attacks`); repeatable. Default: all.")
     ] = None,
     attackers: Annotated[str, typer.Option(help="Comma-separated numbers of attackers.")] = "20,10",
     seeds: Annotated[str, typer.Option(help="Number of seeds, or a range such as 10..19.")] = "5",
     rounds: Annotated[str, typer.Option(help="Comma-separated numbers of rounds after which to measure.")] = "50,100",
-    task: Annotated[str, typer.Option(help="The task.")] = "synthetic",
+    task: Annotated[str, typer.Option(help="Name of a task.")] = "synthetic",
     users: Annotated[int | None, typer.Option(min=2, help="Number of clients.")] = 100,
     out: Annotated[Path, typer.Option(help="Folder for attacks.csv and README.md.")] = Path("runs/robustness"),
     as_json: Json = False,

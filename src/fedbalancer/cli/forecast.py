@@ -1,4 +1,4 @@
-"""`fedbalancer forecast`: what methods would gain on a fleet, before it runs them."""
+"""`fedbalancer forecast`: predict what methods would gain on a fleet."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def forecast(
 ) -> None:  # fmt: skip
     """Predict when methods reach an accuracy on a fleet, with intervals, and what it costs.
 
-    Every method is simulated with several seeds on the learned devices. The intervals contain chance, training, and
-    how uncertain the devices' speeds are. What is not known is listed.
+    Every method is simulated with several seeds on the devices of the fleet. The intervals include chance and the
+    uncertainty of the devices' speeds. The output lists what is not known.
 
     Examples:
 

@@ -36,7 +36,7 @@ class PlainTraining(LocalTraining):
 
 @dataclass(frozen=True)
 class FineTuning(LocalTraining):
-    """Trains plainly. Each client fine-tunes the final model on its own data before it is evaluated there.
+    """Trains plainly, and fine-tunes the model on a client's data before it is evaluated there.
 
     Args:
         epochs: Epochs of fine-tuning.

@@ -263,9 +263,12 @@ def _model() -> Any:
 class ObservedEngine(SimulatedEngine):
     """The simulated engine, with every report kept as it was sent.
 
-    `fixed_models`: whether the server sends models of the adversary's choice. `fixed_order`: changes of every order.
-    `silence`: what becomes of the client's
-    report: "" nothing, "zero" an update of zeros, "absent" no report.
+    Attributes:
+        noise_seed: Seed of the noise.
+        fixed_models: Whether the server sends models of the adversary's choice.
+        fixed_order: Changes of every order.
+        silence: What the client's report becomes: "" for no change, "zero" for an update of zeros, "absent" for none.
+        sent: The reports, each with its round.
     """
 
     noise_seed = 0

@@ -142,7 +142,7 @@ def device_app(
 
     LiteRT runs files that end in `.tflite`, ExecuTorch those that end in `.pte`. The server's model must have the same
     names and shapes as the exported one. Training is plain SGD, with mu and clip_norm from the server; orders with
-    another optimizer, accumulated gradients or another type are refused.
+    another optimizer, accumulated gradients or another number type are refused.
 
     Example:
         >>> app = device_app("model.tflite", data=lambda context: (features, labels))  # doctest: +SKIP

@@ -32,7 +32,7 @@ class Submitter:
         run: The run folder.
         options: More options of `flwr run`.
         tries: Submissions in a row without a new round after which to give up.
-        poll_s: Seconds between two looks at the run.
+        poll_s: Seconds between two checks of the run.
         wait_s: Seconds before another submission.
         say: Receives one line per event.
         environment: More environment variables for `flwr`.

@@ -136,18 +136,36 @@ class Board:
         return tuple(dict.fromkeys(entry.label for entry in order))
 
     def find(self, cell: str, method: str, column: str = TUNED) -> Entry | None:
-        """Return an entry by the label of its method; None if there is none."""
+        """Return an entry; None if there is none.
+
+        Args:
+            cell: Name of the cell.
+            method: Label of the method.
+            column: default, tuned or with gifts.
+        """
         for entry in self.entries:
             if (entry.cell, entry.label, entry.column) == (cell, method, column):
                 return entry
         return None
 
     def ratio(self, entry: Entry, other: Entry, share: float) -> Ratio:
-        """Return how many times as fast one entry is as another, on the seeds that both have with the same data."""
+        """Return how many times as fast one entry is as another, on the seeds that both have with the same data.
+
+        Args:
+            entry: The entry.
+            other: The entry to compare with.
+            share: The share of the target.
+        """
         return paired_ratio(_pairs(entry, other, share))
 
     def best_peer(self, cell: str, share: float, column: str = TUNED) -> Entry | None:
-        """Return the fastest method of a cell that is not ours: most seeds at the target, then the shortest time."""
+        """Return the fastest method of a cell that is not ours: most seeds at the target, then the shortest time.
+
+        Args:
+            cell: Name of the cell.
+            share: The share of the target.
+            column: default, tuned or with gifts.
+        """
         peers = [entry for entry in self.entries if entry.cell == cell and entry.column == column and not entry.is_ours]
         return min(peers, key=lambda entry: _slowness(entry, share), default=None)
 
@@ -181,6 +199,10 @@ class Board:
         The factor is the method's time to the target divided by the shortest time of any method on the same cell and
         seed; infinite if it never reached the target. Each cell has the same weight, and a method without runs in a
         cell has no factors there.
+
+        Args:
+            share: The share of the target.
+            column: default, tuned or with gifts.
         """
         factors: dict[str, list[float]] = {method: [] for method in self.methods}
         for cell in self.cells:

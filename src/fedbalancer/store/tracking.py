@@ -226,7 +226,9 @@ def _sink_factory(sink: Any) -> Callable[[Path | None], Sink]:
     if isinstance(sink, Sink):
         return lambda folder: sink
     if not isinstance(sink, str):
-        raise BadSetting(f"track: {sink!r} is not a sink; derive its class from fedbalancer.experiments.tracking.Sink")
+        raise BadSetting(
+            f"track: {sink!r} is not a tracker; derive its class from fedbalancer.experiments.tracking.Sink"
+        )
     name, _, argument = sink.partition(":")
     if name in TRACKERS:
         tracker, package, extra = TRACKERS[name]
@@ -234,7 +236,7 @@ def _sink_factory(sink: Any) -> Callable[[Path | None], Sink]:
             raise MissingData(f"--track {name} needs the package {package}: pip install 'fedbalancer[{extra}]'")
         return lambda folder: tracker(argument or None, folder)
     if not argument:
-        raise UnknownName("sink", sink, [*TRACKERS, "package.module:Class"])
+        raise UnknownName("tracker", sink, [*TRACKERS, "package.module:Class"])
     sink_class = _import_sink(sink)
     return lambda folder: sink_class()
 

@@ -1,4 +1,4 @@
-"""What all compressors promise, for any layout and any update."""
+"""The promises of all compressors, for any layout and any update."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_the_systems_generator_draws_like_any_other() -> None:
 
 
 def finished(seed: int) -> tuple[float, ...]:
-    """What a device releases of three samples after a round that a server with this seed asked for."""
+    """Return what a device releases about three samples after a round of a server with this seed."""
     policies = ClientPolicies(summary=Histogram(7.11))
     one = LiveRound(policies, replace(make_order(), seed=seed), "c", 3, ClientMemory(), 1.0, budget_s=9.0,
                     clock=WallClock(), began_s=0.0)  # fmt: skip

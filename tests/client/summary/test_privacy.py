@@ -1,4 +1,4 @@
-"""What the server makes of counts that a private summary withholds."""
+"""The server's estimates of counts that a private summary withholds."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_users_may_be_numbers_or_categories_and_labels_numbers(tmp_path: Path) -
     assert set(load(tmp_path, schema={"person": pl.Categorical}).clients) < {"ann", "bob", "cy"}
 
 
-def test_a_file_without_users_is_shared_out_and_another_file_may_be_the_test(tmp_path: Path) -> None:
+def test_a_file_without_users_is_partitioned_and_another_file_may_be_the_test(tmp_path: Path) -> None:
     assert len(load(tmp_path, user=None, partition="shards", clients=2, shards_per_client=2).clients) == 2
     pl.DataFrame(COLUMNS).drop("person")[:5].write_parquet(tmp_path / "test.parquet")
     task = load(tmp_path, test=tmp_path / "test.parquet")
@@ -111,7 +111,7 @@ def test_mistakes_are_named(tmp_path: Path, columns: dict[str, Any], changes: di
         load(tmp_path, columns, **changes)
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
     options: Any = {"user": "person", "label": "kind", "features": "a", "model": "mlp"}
     with pytest.raises(BadData, match=r"absent\.parquet does not exist"):
         fb.Task.from_parquet(tmp_path / "absent.parquet", **options)

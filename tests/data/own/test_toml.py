@@ -138,7 +138,7 @@ def test_the_summary_fits_a_screen(place: Path) -> None:
         assert words in text
 
 
-def test_run_prints_what_was_understood_then_resumes_from_anywhere(place: Path) -> None:
+def test_run_describes_the_task_and_resumes_from_any_folder(place: Path) -> None:
     done = cli(place, "run", "home/my_task.toml", "--method", "fedavg+1t", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -228,7 +228,7 @@ def test_mistakes_of_a_real_process(place: Path) -> None:
         (("--set", "learningrate=1"), "did you mean learning_rate"),
     ],
 )
-def test_arguments_are_checked_before_anything_is_said(place: Path, arguments: tuple[str, str], words: str) -> None:
+def test_arguments_are_checked_before_anything_is_printed(place: Path, arguments: tuple[str, str], words: str) -> None:
     done = CliRunner().invoke(app, ["run", str(place / "home" / "my_task.toml"), *arguments])
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()

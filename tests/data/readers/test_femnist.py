@@ -165,7 +165,7 @@ def test_any_drawing_leaves_ink_in_the_middle_and_none_at_the_edge(points: Any, 
         ({"B": [LINE, LINE, LINE, 5]}, "'B' of writer 3 is not a list"),
     ],
 )
-def test_what_is_wrong_is_said_with_character_and_writer(tmp_path: Path, changes: Any, named: str) -> None:
+def test_errors_name_character_and_writer(tmp_path: Path, changes: Any, named: str) -> None:
     path = file(tmp_path, **changes)
     with pytest.raises(BadData) as error:
         read_strokes(path)

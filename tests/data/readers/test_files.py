@@ -144,7 +144,7 @@ def broken(change: Any) -> dict[str, Any]:
         ('{"users": ["a"], "num_samples": [1], "user_data": {"a": {}, "a": {"x": [1], "y": [1]}}}', ["'a'", "twice"]),
     ],
 )
-def test_what_is_wrong_is_said_with_file_user_and_index(tmp_path: Path, content: Any, named: list[str]) -> None:
+def test_errors_name_file_user_and_index(tmp_path: Path, content: Any, named: list[str]) -> None:
     file = write(tmp_path / "train" / "broken.json", content)
     with pytest.raises(BadData) as error:
         read_leaf(tmp_path)

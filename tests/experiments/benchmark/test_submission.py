@@ -71,7 +71,7 @@ def test_a_submission_is_listed_once(manifest: Path, tmp_path: Path) -> None:
         ('owner = "Ann\'s lab"', "", "owner in .* must be printable text"),
         ('suite = "tta-1"', 'suite = "tta-9"', "unknown suite"),
         ('suite = "tta-1"', 'sweet = "tta-1"', "unknown key 'sweet'"),
-        ("fedavg+1t[deadline=ann_policies:Median]", "oort", "a method of the table"),
+        ("fedavg+1t[deadline=ann_policies:Median]", "oort", "is built in"),
         ("ann_policies:Median", "ann_policies:Mean", "cannot|has no attribute"),
         ('"epochs=1,2"', '"epochs=1,2", "mu=0,1", "w=1,2"', "has 4 hyper-parameters"),
         ('own = ["deadline.share=.3..0.7", "epochs=1,2"]', "own = 3", "space in .* must have own"),

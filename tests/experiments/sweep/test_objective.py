@@ -1,4 +1,4 @@
-"""What a trial is worth: the time until a target is held, or the accuracy at the budget."""
+"""The value of a trial: the time until a target is held, or the accuracy at the budget."""
 
 from __future__ import annotations
 

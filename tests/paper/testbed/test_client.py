@@ -113,7 +113,7 @@ def test_a_phone_that_cannot_finish_says_so_and_trains_nothing(tmp_path: Path, m
 
 
 def test_the_update_is_the_simulators_own(tmp_path: Path) -> None:
-    """What a phone sends is what the trainer of the simulator makes of the same work."""
+    """A phone sends what the simulator's trainer computes for the same work."""
     emulated = phone(tmp_path, batch_s=0.01, network_s=0.02)
     message, context = order_to(emulated, "fedavg+1t", math.inf)
     reply = emulated.train(message, context)

@@ -1,4 +1,4 @@
-"""Networks of their own: the commands that make them, and what is said where they cannot be made."""
+"""Network namespaces: the commands that create them, and the errors where they cannot be created."""
 
 from __future__ import annotations
 

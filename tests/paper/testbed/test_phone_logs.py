@@ -1,4 +1,4 @@
-"""What the phones wrote down becomes a table, and the lag is what the machine was late."""
+"""The logs of the phones become a table; the lag is the delay of the machine."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_some_fedscale_devices_are_drawn(capacity: Path) -> None:
 
 
 class Trap:
-    """What an attacker would put into a pickle."""
+    """The content of a malicious pickle."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.system, ("touch trapped",)

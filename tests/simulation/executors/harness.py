@@ -1,4 +1,4 @@
-"""What the tests of executors share: killing workers from outside, and watching processes end."""
+"""Helpers of executor tests: kill workers from outside, and wait for processes to end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Killer:
         self._thread.start()
 
     def victim(self) -> int:
-        """Who was killed, once it has happened."""
+        """Return the killed process, once it is dead."""
         self._thread.join()
         return int(self._path.read_text())
 

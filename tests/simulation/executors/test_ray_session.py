@@ -1,4 +1,4 @@
-"""Mistakes with Ray are told at once and in words; these tests need no Ray."""
+"""Mistakes with Ray are clear errors at once; these tests need no Ray."""
 
 from __future__ import annotations
 

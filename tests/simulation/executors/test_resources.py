@@ -1,4 +1,4 @@
-"""Who trains: what is told, or what the cores allow, and never more of them than there are cores unless asked."""
+"""The number of workers: as requested, or at most one per core."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_what_comes_out_is_what_went_in(memory: str) -> None:
     value, function = shared.value
     assert same(value, CONTENT)
     assert function() == "a function of a script"
-    value["big"][0] = -1.0  # whoever opens it may write, and nobody else sees it
+    value["big"][0] = -1.0  # a process that opens it may write, and no other process sees it
     assert same(shared.value[0], CONTENT)
     shared.close()
     assert value["big"][0, 0] == -1.0

@@ -25,7 +25,7 @@ needs_kernels = pytest.mark.skipif(kernels.load("conv") is None, reason="no C co
 
 
 def updates(task: BaseTask, work: ClientWork) -> tuple[Weights, Weights, Weights]:
-    """By the chain, by autograd on the same layers, and by the plain backend."""
+    """Return the results of the chain, of autograd on the same layers, and of the plain backend."""
     by_chain, by_autograd, plain = (TorchTrainer(task, backend) for backend in ("fast", "fast", "plain"))
     assert by_chain.plan is not None
     assert by_autograd.plan is not None

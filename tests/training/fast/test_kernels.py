@@ -1,4 +1,4 @@
-"""Kernels are compiled once, by whoever comes first; where that cannot be, we say why and do without."""
+"""Kernels are compiled once, by the first process; where this fails, torch is used and the reason is shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASK = "from fedbalancer.training.fast import kernels; print(kernels.load('conv')
 
 
 def ask(cache: Path, code: str = ASK, **environment: str) -> str:
-    """What a fresh process says."""
+    """Return the output of a fresh process."""
     kept = {name: value for name, value in os.environ.items() if name not in ("CC", "FEDBALANCER_KERNELS")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=kept | {"FEDBALANCER_CACHE": str(cache)} | environment,

@@ -1,4 +1,4 @@
-"""No tensor reaches a kernel but of the shape, the type and the place that the kernel was told."""
+"""Only tensors of the declared shape, type and device reach a kernel."""
 
 from __future__ import annotations
 

@@ -11,16 +11,16 @@ import numpy as np
 
 from fedbalancer.client.summary.histogram import EPSILON_8_OVER_140
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
-from fedbalancer.client.summary.privacy import NOTHING_TOLD
+from fedbalancer.client.summary.privacy import NO_INFORMATION
 from fedbalancer.core.contracts import Summarizer
 from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
 
 
 @dataclass(frozen=True)
 class Silent(Summarizer):
-    """Releases nothing about losses, only the number of trained samples and the seconds per batch.
+    """Releases nothing about losses, only the seconds per batch.
 
-    Methods that need losses are refused with it.
+    A report then does not contain the number of trained samples either. Methods that need losses are refused.
 
     Example:
         >>> Silent().releases_losses
@@ -30,7 +30,7 @@ class Silent(Summarizer):
     releases_losses: ClassVar[bool] = False
 
     def release(self, fresh: bool) -> Release:
-        return Release("silent", NOTHING_TOLD, "client")
+        return Release("silent", NO_INFORMATION, "client")
 
     def summarize(
         self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator

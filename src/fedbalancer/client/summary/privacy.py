@@ -49,7 +49,7 @@ def forward_pass_every_round(client: Any) -> bool:
     return client.forward_pass == "every" and bool(client.summary.of_received_model)
 
 
-NOTHING_TOLD = math.inf
+NO_INFORMATION = math.inf
 """Noise multiplier of a summary without losses."""
 
 

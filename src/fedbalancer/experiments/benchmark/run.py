@@ -34,6 +34,8 @@ class Counter:
     Args:
         total: Number of runs that are left, at most.
         say: Called with a line of text for every finished run.
+        place: Description of the current cell, for the text.
+        done: Number of finished runs.
     """
 
     total: int
@@ -78,7 +80,7 @@ def run_benchmark(
         out: Folder of all runs.
         cells: Names of cells. Default: all whose data are on this computer.
         methods: Methods besides FedAvg's variants, which are always tuned: they set the target.
-        gifts: Also score every method that can carry them with canter's parts, untuned.
+        gifts: Also score every method that supports them with canter's parts, untuned.
         score: Score the methods after tuning.
         jobs: Number of runs in parallel. Default: one per core.
         results: Folder to which results are added after each cell. Trials and runs that it has are not run again, even
@@ -195,7 +197,7 @@ def with_gifts(method: str) -> str:
         method: A base without brackets.
 
     Raises:
-        BadSetting: If the method cannot carry them.
+        BadSetting: If the method does not support them.
 
     >>> with_gifts("oort")
     'oort+batches+averaged[deadline=UsefulWork,aggregate=ExtrapolatedMomentum]'
@@ -207,7 +209,7 @@ def with_gifts(method: str) -> str:
 
 
 def gifted(methods: Iterable[str]) -> list[str]:
-    """Return the methods that can carry canter's parts, except canter itself.
+    """Return the methods that support canter's parts, except canter itself.
 
     FedAvg's variants differ in the deadline only, so one of them stands for all; so does one of Prox.
 

@@ -84,7 +84,7 @@ def read_submission(file: Path) -> Submission:
             raise BadSetting(f"{key} in {file} must be printable text of 1 to 200 characters")
     name = canonical_name(texts["method"])
     if name in BASES:
-        raise BadSetting(f"method {name!r} in {file} is a method of the table, which the project itself scores")
+        raise BadSetting(f"method {name!r} in {file} is built in; submit a method of your own package")
     find_suite(texts["suite"])
     space = _read_space(file, name, content.get("space"))
     values = Space.make(name, space.texts)

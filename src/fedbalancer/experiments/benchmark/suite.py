@@ -26,7 +26,7 @@ TRACES = "devices.zip"
 FEDAVG = ("fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa")
 """The reference of every cell is the best of these, tuned."""
 GIFTS = "+batches+averaged[deadline=UsefulWork,aggregate=ExtrapolatedMomentum]"
-"""What canter has and any method could have: work in batches, its deadline, its server step, its averaged model."""
+"""The parts of canter that other methods can use: work in batches, deadline, server step and averaged model."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Server optimisers, which use the clients' mean update as a gradient: momentum, FedExP, Adam, Yogi and Adagrad.
+"""Server optimizers, which use the clients' mean update as a gradient: momentum, FedExP, Adam, Yogi and Adagrad.
 
 The adaptive ones are from Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
 """

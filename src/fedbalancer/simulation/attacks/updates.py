@@ -128,7 +128,12 @@ class Flip(ModelAttack):
 
 @dataclass(frozen=True)
 class Sleeper(Flip):
-    """Is honest for some rounds, to earn trust, and then sends a long negative update."""
+    """Is honest for some rounds, to earn trust, and then sends a long negative update.
+
+    Args:
+        factor: Length of the sent update, as a multiple of the true one.
+        after: Number of honest rounds at the start.
+    """
 
     factor: float = 3.0
     after: int = 15
@@ -136,7 +141,12 @@ class Sleeper(Flip):
 
 @dataclass(frozen=True)
 class Alternating(Flip):
-    """Is honest in every other round, and sends a long negative update in between."""
+    """Is honest in every other round, and sends a long negative update in between.
+
+    Args:
+        factor: Length of the sent update, as a multiple of the true one.
+        every: Rounds from one attack to the next.
+    """
 
     factor: float = 9.0
     every: int = 2
