@@ -27,10 +27,12 @@ NODE = Path(__file__).parent / "quick_node.py"
 ROUNDS, NODES, PER_ROUND, KEEP = int(os.environ.get("ROUNDS", "500")), 5, 3, 3
 WARM = 0.2
 """Share of the rounds after which memory must not grow any more."""
-SERVER_MB, SUPERLINK_MB, NODE_MB = 16.0, 64.0, 16.0
+SERVER_MB, SUPERLINK_MB, NODE_MB = 10.0, 20.0, 10.0
 """Largest growth of the ServerApp, of Flower's SuperLink and of a SuperNode after the warm rounds."""
-ROUND_BYTES = 6_000
+ROUND_BYTES = 3_000
 """Largest growth of the run folder per round of three clients; the log is most of it."""
+EMPTY = 0.01
+"""Largest share of rounds without a report; a machine that is too busy has some."""
 PATIENCE_S = 7200.0
 
 
@@ -125,13 +127,13 @@ def test_five_hundred_rounds_on_five_supernodes_lose_none_and_stay_small(
 
 
 def check_rounds(run: Path) -> None:
-    """No round is lost: every one is in the tables, and reports counted in it."""
+    """No round is lost: every one is in the tables, and reports counted in nearly all."""
     status = run_status(run, ROUNDS)
     assert status["status"] == "done", status
     assert status["restarts"] == 0
     rounds = pl.read_parquet(run / "rounds.parquet")
     assert rounds["round"].to_list() == list(range(1, ROUNDS + 1))
-    assert rounds["completed"].min() >= 1, "a round without a report"  # type: ignore[operator]
+    assert (rounds["completed"] == 0).sum() <= EMPTY * ROUNDS, "rounds without a report"
     clients = pl.read_parquet(run / "clients.parquet")
     assert clients["client"].n_unique() == NODES
     evals = pl.read_parquet(run / "evals.parquet")
