@@ -141,6 +141,20 @@ def test_the_manifests_refer_to_each_other() -> None:
     assert any(probes <= container.keys() for container in containers())
 
 
+def test_prometheus_accepts_its_files_and_every_alert_fires(tmp_path: Path) -> None:
+    if which("promtool") is None:
+        pytest.skip("needs promtool, which is part of Prometheus")
+    for source in (*(DEPLOY / "prometheus").glob("*.yml"), ROOT / "tests" / "store" / "alerts_test.yml"):
+        (tmp_path / source.name).write_text(source.read_text())
+    for arguments in (("check", "config", "prometheus.yml"), ("test", "rules", "alerts_test.yml")):
+        done = subprocess.run(["promtool", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "SUCCESS" in done.stdout + done.stderr
+    alerts = re.findall(r"alert: (\w+)", (tmp_path / "alerts.yml").read_text())
+    tested = (tmp_path / "alerts_test.yml").read_text()
+    assert [name for name in alerts if f'alertname="{name}", alertstate="firing"' not in tested] == []
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
     if which("systemd-analyze") is None:

@@ -69,6 +69,7 @@ NOT_TYPED = {
     "fedbalancer benchmark show": "results of such a run: tests/cli/test_benchmark.py",
     "fedbalancer benchmark submit mine.toml": "the reader's method: tests/cli/test_benchmark.py",
     "fedbalancer benchmark verify --sample 3": "results of such a run: tests/cli/test_benchmark.py",
+    "pytest -n 0 -m soak tests/flower/test_long_run.py": "an hour; make soak runs it: tests/flower/test_long_run.py",
     "docker compose -f deploy/compose/compose.yaml up --build -d": (
         "needs Docker; the file is checked by tests/test_deploy.py"
     ),

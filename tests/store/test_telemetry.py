@@ -108,7 +108,7 @@ def test_a_port_that_is_taken_disables_the_tracker(tmp_path: Path) -> None:
 
 
 def test_a_wrong_port_is_an_error() -> None:
-    with pytest.raises(BadSetting, match="must be prometheus:PORT"):
+    with pytest.raises(BadSetting, match="port 0 to 65535"):
         Telemetry("http", None)
 
 

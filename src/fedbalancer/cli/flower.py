@@ -142,6 +142,8 @@ def forget(
         raise MissingData("this needs flwr: pip install 'fedbalancer[flower]'")
     from fedbalancer.flower.memory import list_memory_files, memory_folder
 
+    if folder is not None and not folder.is_dir():
+        raise BadSetting(f"{folder} is not a folder; pass the folder of the clients' loss lists")
     memory = folder if folder is not None else memory_folder()
     files = list_memory_files(memory) if memory is not None else []
     try:

@@ -27,7 +27,8 @@ from fedbalancer.simulation.devices import Device, Fleet
 from fedbalancer.simulation.devices.trace_files import DAY_S
 from fedbalancer.store import read_manifest
 from fedbalancer.store.checkpoint import peek_latest
-from fedbalancer.store.contents import CHECKPOINT, LOG
+from fedbalancer.store.contents import CHECKPOINT, read_events
+from fedbalancer.store.tables import read_table
 
 FORMAT = "learned fleet 1"
 ANSWERED = ("completed", "joined", "late", "download", "forward", "train", "upload", "invalid")
@@ -45,6 +46,16 @@ MEGABIT_BYTES = 125_000.0
 BAND = 1.645
 """Half the width of a 90% band of a normal distribution, in standard deviations."""
 CLASSES = ("slow", "mid", "fast")
+NEEDED = {
+    "rounds": ("round", "start_s", "end_s", "deadline_s", "selected", "completed", "down_bytes", "up_bytes"),
+    "clients": ("round", "client", "outcome", "samples", "epochs", "download_s", "train_s", "upload_s", "paused_s"),
+}
+"""Tables of a recording, and the columns that are read."""
+DESCRIBED = {
+    "format": str, "fleet_sha256": str, "window_s": int | float, "seconds": int | float, "rounds": int, "notes": list,
+    "measured_rounds": dict,
+}  # fmt: skip
+"""Fields of a description that forecasts read, with their types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +114,9 @@ class Recording:
         if self.is_simulated and "window_s" in settings:
             return float(settings["window_s"])
         closed = {
-            event["round"]: event["seconds"] for event in _events(self.folder) if event["event"] == "round closed"
+            number: event["seconds"]
+            for number, event in _closed_rounds(self.folder).items()
+            if isinstance(event.get("seconds"), int | float)
         }
         known = self.rounds.filter(pl.col("round").is_in(list(closed)))
         if not known.height:
@@ -124,16 +137,8 @@ def read_recording(folder: Path | str, rounds: int | None = None) -> Recording:
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    tables = []
-    for name in ("rounds", "clients"):
-        path = folder / f"{name}.parquet"
-        try:
-            tables.append(pl.read_parquet(path, glob=False))
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise RunFolderError(
-                f"{path} cannot be read ({error}); the run needs at least one finished round"
-            ) from error
-    table, clients = tables[0], tables[1].sort("round", "client")  # the same sums every time
+    table, clients = (read_table(folder, name, columns) for name, columns in NEEDED.items())
+    clients = clients.sort("round", "client")  # the same sums every time
     if rounds is not None:
         if rounds < 1:
             raise BadSetting(f"rounds = {rounds} must be at least 1")
@@ -196,20 +201,17 @@ def _ledger(folder: Path, first: bool) -> dict[str, tuple[float, int, float]]:
     return {client: (batch_s, int(samples), network) for client, batch_s, samples, network in rows}
 
 
-def _events(folder: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of the log."""
-    path = folder / LOG
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line]
+def _closed_rounds(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return the events of closed rounds in the log, by round."""
+    closed = [event for event in read_events(folder) if event["event"] == "round closed"]
+    return {each["round"]: each for each in closed if isinstance(each.get("round"), int)}
 
 
 def _overhead_s(folder: Path, manifest: Mapping[str, Any], rounds: pl.DataFrame) -> float:
     """Return the median seconds between the ends of two rounds that the run's clock does not count."""
     if manifest.get("engine") is None or manifest.get("device") == "emulated":
         return 0.0
-    ends = {each["round"]: datetime.fromisoformat(each["time"]) for each in _events(folder)
-            if each["event"] == "round closed"}  # fmt: skip
+    ends = {number: datetime.fromisoformat(each["time"]) for number, each in _closed_rounds(folder).items()}
     clock = dict(zip(rounds["round"].to_list(), (rounds["end_s"] - rounds["start_s"]).to_list(), strict=True))
     gaps = [
         (ends[number] - ends[number - 1]).total_seconds() - clock[number]
@@ -284,7 +286,10 @@ class LearnedFleet:
         writers = {".csv": self.fleet.to_csv, ".parquet": self.fleet.to_parquet}
         if path.suffix.lower() not in writers:
             raise BadSetting(f"--out {path} must end in .csv or .parquet")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadSetting(f"--out {path} cannot be written: {error.strerror}") from error
         writers[path.suffix.lower()](path)
         write_json(description_path(path), self.to_json())
         figure = plot_learned_fleet(self.fleet, self.recording.clients, path.name)
@@ -317,8 +322,10 @@ def read_description(path: Path | None, fleet: Fleet) -> dict[str, Any] | None:
         content = json.loads(description_path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise RunFolderError(f"{description_path(path)} is damaged ({error}); delete it, or learn again") from error
-    valid = isinstance(content, dict) and content.get("format") == FORMAT
-    return content if valid and content.get("fleet_sha256") == fleet.digest else None
+    fields = content if isinstance(content, dict) else {}
+    if any(not isinstance(fields.get(name), kind) for name, kind in DESCRIBED.items()):
+        raise RunFolderError(f"{description_path(path)} does not describe a learned fleet; delete it, or learn again")
+    return fields if fields["format"] == FORMAT and fields["fleet_sha256"] == fleet.digest else None
 
 
 def learn(

@@ -5,19 +5,19 @@ This module does not need flwr, so it works on a copy of the folder on any machi
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.files import FolderLock
-from fedbalancer.store.contents import CHECKPOINT, LOG, PRIVACY, read_manifest
+from fedbalancer.store.contents import CHECKPOINT, PRIVACY, read_events, read_manifest
 from fedbalancer.store.journal import JournalReader
-from fedbalancer.store.rows import JOINED
+from fedbalancer.store.rows import JOINED, TABLES, nullable_in, schema_of
+from fedbalancer.store.tables import read_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,7 +54,7 @@ def run_status(folder: Path | str, window: int = WINDOW) -> dict[str, Any]:
     manifest = read_manifest(folder)
     if manifest.get("engine") != "flower":
         raise RunFolderError(f"{folder} is not a run on Flower; use fedbalancer report {folder}")
-    frames, events = read_tables(folder), list(_read_log(folder / LOG))
+    frames, events = read_tables(folder), read_events(folder)
     rounds, clients = frames["rounds"], frames["clients"]
     last = rounds.row(-1, named=True) if rounds.height else None
     first_recent = rounds["round"][-window] if rounds.height > window else 1
@@ -90,30 +90,31 @@ def checkpoint_rounds(folder: Path) -> list[int]:
 
 def read_tables(folder: Path) -> Mapping[str, pl.DataFrame]:
     """Return the tables of a run, from the journal if there is one: it has every round at once."""
-    import polars as pl
-
-    if (tables := JournalReader(folder).tables()) is not None:
-        return tables.frames()
+    tables = JournalReader(folder).tables()
+    if tables is not None and (frames := tables.frames())["rounds"].height:
+        return frames
     try:
-        return {name: pl.read_parquet(folder / f"{name}.parquet") for name in ("rounds", "evals", "clients")}
-    except OSError as error:
-        raise RunFolderError(f"{folder} has neither a journal nor tables; copy the whole folder") from error
+        return {name: read_table(folder, name, _always(name)) for name in ("rounds", "evals", "clients")}
+    except RunFolderError as error:
+        if tables is not None:
+            return tables.frames()  # before the first round
+        raise RunFolderError(f"{folder} has no journal that can be read, and {error}; copy the whole folder") from error
 
 
-def _read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of log.jsonl; one that is being written is left out."""
-    if not path.is_file():
-        return
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+def _always(table: str) -> list[str]:
+    """Return the columns that a table of every version has."""
+    kind = TABLES[table]
+    return [name for name in schema_of(kind) if name not in nullable_in(kind)]
 
 
 def _fields(event: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: event.get(name) for name in names}
+
+
+def _number(event: Mapping[str, Any], name: str) -> float:
+    """Return a number of an event; 0 if it is missing."""
+    value = event.get(name)
+    return value if isinstance(value, int | float) else 0
 
 
 def _is_locked(folder: Path) -> bool | None:
@@ -133,7 +134,7 @@ def _age_s(events: list[dict[str, Any]], name: str) -> float | None:
 
 def _open_round(events: list[dict[str, Any]], done: int) -> dict[str, Any] | None:
     """Return the round that has started and not closed."""
-    started = [event for event in events if event["event"] == "round" and event["round"] > done]
+    started = [event for event in events if event["event"] == "round" and _number(event, "round") > done]
     return _fields(started[-1], "time", "round", "deadline_s", "cohort") if started else None
 
 
@@ -158,9 +159,9 @@ def _clients(clients: pl.DataFrame, done: int) -> dict[str, Any]:
 
 def _suspended(events: list[dict[str, Any]], done: int) -> list[dict[str, Any]]:
     """Return the clients that skip the next round, with the last round that they skip."""
-    until = {event["client"]: event for event in events if event["event"] in ("sits out", "paused")}
-    active = [event for event in until.values() if event["until"] > done]
-    return [_fields(event, "client", "until", "why") for event in sorted(active, key=lambda event: event["client"])]
+    until = {str(event.get("client")): event for event in events if event["event"] in ("sits out", "paused")}
+    active = [until[client] for client in sorted(until) if _number(until[client], "until") > done]
+    return [_fields(event, "client", "until", "why") for event in active]
 
 
 def _accuracy(evals: pl.DataFrame) -> dict[str, Any] | None:
@@ -221,7 +222,7 @@ def _advice_on_reports(status: Mapping[str, Any]) -> list[str]:
     advice, outcomes = [], status["recent"]["outcomes"]
     total, count = sum(outcomes.values()), status["recent"]["rounds"]
     if invalid := outcomes.get("invalid", 0):
-        clients = sorted({event["client"] for event in status["invalid"][-invalid:]})
+        clients = sorted({str(event["client"]) for event in status["invalid"][-invalid:]})
         if invalid > MANY_INVALID * total:
             advice.append(f"{invalid} of {total} replies of the last {count} rounds are invalid: {_names(clients)}")
     if total and not any(outcomes.get(name) for name in REPORTED):

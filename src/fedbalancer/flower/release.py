@@ -174,6 +174,7 @@ def export_model(
 
     Raises:
         RunFolderError: There is no such checkpoint, or the model does not meet the gate.
+        BadSetting: The file cannot be written.
     """
     folder, manifest = Path(folder), read_manifest(Path(folder))
     evals = read_tables(folder)["evals"]
@@ -204,7 +205,12 @@ def export_model(
     }  # fmt: skip
     weights = arrays[MODEL_ARRAY] if MODEL_ARRAY in arrays else arrays[WEIGHTS]
     packed = safetensors.numpy.save(layout.split(weights), metadata)
-    write_bytes(Path(out), packed)
+    if Path(out).is_dir():
+        raise BadSetting(f"--out {out} cannot be written: it is a folder; pass the path of a new file")
+    try:
+        write_bytes(Path(out), packed)
+    except OSError as error:
+        raise BadSetting(f"--out {out} cannot be written: {error.strerror}; pass the path of a new file") from error
     return {"file": str(out), "sha256": hashlib.sha256(packed).hexdigest(), **metadata}
 
 

@@ -215,6 +215,8 @@ class Strategy(RoundHooks):
         self.keep, self.gate = keep, None if gate is None else str(Gate.parse(gate))
         check_sinks(track)
         self.track = tuple(track)
+        if run_key is not None:
+            run_folder_path("", run_key)  # a wrong key is an error before the app runs
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:

@@ -21,6 +21,8 @@ from fedbalancer.store.contents import read_manifest, read_status
 
 COMMAND_S = 120.0
 """Longest duration of one call of `flwr`."""
+STOPPED = "finished:stopped"
+"""Flower's status of a run that `flwr stop` has ended."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Submitter:
     environment: Mapping[str, str] | None = None
 
     def keep_running(self) -> str:
-        """Submit the app until the run is done or was stopped.
+        """Submit the app until the run is done, or `flwr stop` has ended it.
 
         Returns:
             The final status: done or stopped.
@@ -58,33 +60,36 @@ class Submitter:
         """
         fruitless = 0
         while read_status(self.run) != "done":
-            before, why = self._rounds(), self._run_once()
-            status = read_status(self.run)
-            if status in ("done", "stopped"):
+            before, (status, why) = self._rounds(), self._run_once()
+            if status == STOPPED or read_status(self.run) == "done":
                 break
             fruitless = 0 if self._rounds() > before else fruitless + 1
             if fruitless >= self.tries:
                 raise MissingData(f"{self.tries} submissions in a row completed no round; the last one: {why}")
             self.say(f"after round {self._rounds()}: {why}; submitting again in {self.wait_s:g} s")
             time.sleep(self.wait_s)
-        return read_status(self.run)
+        return "done" if read_status(self.run) == "done" else "stopped"
 
     def _rounds(self) -> int:
         return max(checkpoint_rounds(self.run), default=0)
 
-    def _run_once(self) -> str:
-        """Submit the app and wait until Flower's run ends; returns why it ended."""
+    def _run_once(self) -> tuple[str, str]:
+        """Submit the app and wait until Flower's run ends; returns its status, and why it ended.
+
+        The status in the run folder may be the same after `flwr stop` and after the death of the SuperLink, because both
+        send a signal to the ServerApp. Flower's status differs.
+        """
         submitted = self._flwr("run", str(self.app), "--format", "json", *self.options)
         run_id = submitted.get("run-id")
         if run_id is None:
-            return str(submitted.get("error-message") or "flwr run failed")
+            return "", str(submitted.get("error-message") or "flwr run failed")
         self.say(f"submitted as run {run_id}")
         while True:
             time.sleep(self.poll_s)
             runs = self._flwr("ls", "--run-id", str(run_id), "--format", "json").get("runs") or []
             status = str(runs[0].get("status")) if runs else "unknown"  # unknown: the SuperLink restarts
             if status.startswith("finished"):
-                return f"Flower's run {run_id} is {status}{self._reason()}"
+                return status, f"Flower's run {run_id} is {status}{self._reason()}"
 
     def _reason(self) -> str:
         why = read_manifest(self.run).get("why") if read_status(self.run) == "failed" else None

@@ -45,6 +45,28 @@ def new_manifest(**fields: Any) -> dict[str, Any]:
     return {**fields, "versions": versions, "started": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """Return the events in the log of a run. Lines that are damaged or being written are left out.
+
+    Args:
+        folder: The run folder.
+    """
+    path = folder / LOG
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [event for line in lines if (event := _event(line)) is not None]
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+        datetime.fromisoformat(event["time"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    return event if isinstance(event.get("event"), str) else None
+
+
 def read_status(path: Path) -> str:
     """Return the status of the run at `path`; "absent" if there is no run."""
     return str(read_manifest(path)["status"]) if (path / MANIFEST).is_file() else "absent"

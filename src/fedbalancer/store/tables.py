@@ -8,9 +8,12 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedbalancer.core.errors import RunFolderError
 from fedbalancer.store.rows import (
+    TABLES,
     ClientRow,
     EvalRow,
     RoundRow,
@@ -166,3 +169,28 @@ class RunTables:
     def frames(self) -> dict[str, pl.DataFrame]:
         """Return the tables by name."""
         return {name: table.frame() for name, table in self.by_name.items()}
+
+
+def read_table(folder: Path, name: str, columns: Iterable[str]) -> pl.DataFrame:
+    """Read a table of a run from its file.
+
+    Args:
+        folder: The run folder.
+        name: Name of the table.
+        columns: Columns that it must have. Others may be missing, as in tables of older versions.
+
+    Raises:
+        RunFolderError: If the file is missing or damaged, or has other columns.
+    """
+    import polars as pl
+
+    path = folder / f"{name}.parquet"
+    try:
+        table = pl.read_parquet(path, glob=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise RunFolderError(f"{path} cannot be read ({error}); the run needs at least one finished round") from error
+    kinds = schema_of(TABLES[name])
+    for column in columns:
+        if column not in table.columns or table.schema[column].is_numeric() != (kinds[column] in (int, float)):
+            raise RunFolderError(f"{path} is not the table {name} of a run: no valid column {column!r}")
+    return table

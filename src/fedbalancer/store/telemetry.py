@@ -16,7 +16,7 @@ from fedbalancer.core.types import UNDER_WAY
 from fedbalancer.store.rows import JOINED, LATE, ClientRow, PrivacyRow
 from fedbalancer.store.tracking import Sink
 
-HOST, PORT = "127.0.0.1", 9464
+HOST, PORT, MOST_PORT = "127.0.0.1", 9464, 65535
 REPORTED = ("completed", JOINED)
 """Outcomes of clients whose report counts."""
 REASONS = (
@@ -58,13 +58,13 @@ class Telemetry(Sink):
         address: URL of the endpoint, once the run has started.
 
     Raises:
-        BadSetting: The port is not a number.
+        BadSetting: The port is not a number from 0 to 65535.
     """
 
     def __init__(self, where: str | None, folder: Path | None) -> None:
         host, _, port = (where or str(PORT)).rpartition(":")
-        if not port.isdecimal():
-            raise BadSetting(f"prometheus:{where} must be prometheus:PORT or prometheus:HOST:PORT")
+        if not port.isdecimal() or int(port) > MOST_PORT:
+            raise BadSetting(f"prometheus:{where} must be prometheus:[HOST:]PORT, port 0 to {MOST_PORT}")
         self._host, self._port = host or HOST, int(port)
         self._best_accuracy = -math.inf
         self.address = ""

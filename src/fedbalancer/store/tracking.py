@@ -197,6 +197,8 @@ def check_sinks(sinks: Sequence[Any]) -> None:
         MissingData: If a tracker's package is not installed.
         UnknownName: If a name is not a tracker.
     """
+    if isinstance(sinks, str):
+        raise BadSetting(f"track = {sinks!r} must be a list of trackers, such as [{sinks!r}]")
     for sink in sinks:
         _sink_factory(sink)
 
@@ -234,6 +236,8 @@ def _sink_factory(sink: Any) -> Callable[[Path | None], Sink]:
         tracker, package, extra = TRACKERS[name]
         if find_spec(package) is None:
             raise MissingData(f"--track {name} needs the package {package}: pip install 'fedbalancer[{extra}]'")
+        if name == "prometheus":
+            _telemetry(argument or None, None)  # a wrong port is an error before the run
         return lambda folder: tracker(argument or None, folder)
     if not argument:
         raise UnknownName("tracker", sink, [*TRACKERS, "package.module:Class"])

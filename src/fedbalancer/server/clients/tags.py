@@ -61,6 +61,9 @@ class Tagged(TagSelector):
         require: Tags that a client must have.
         exclude: Tags that a client must not have.
 
+    Raises:
+        BadSetting: A tag is in both.
+
     Example:
         >>> import fedbalancer as fb
         >>> fb.method("fedbalancer[clients=Tagged(require='charging+unmetered')]").clients.require
@@ -71,6 +74,12 @@ class Tagged(TagSelector):
 
     require: str = ""
     exclude: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that a client can be selected."""
+        check_fields(self)
+        if both := sorted(split_tags(self.require) & split_tags(self.exclude)):
+            raise BadSetting(f"Tagged: {both[0]!r} is in require and in exclude, so that no client can be selected")
 
     def eligible(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         """Return the available clients with the required tags."""
@@ -94,6 +103,9 @@ class Canary(TagSelector):
         tag: Tag of the first clients.
         rounds: Number of rounds with these clients only.
 
+    Raises:
+        BadSetting: `tag` is not one tag.
+
     Example:
         >>> import fedbalancer as fb
         >>> fb.method("fedbalancer[clients=Canary(rounds=20)]").clients.tag
@@ -104,6 +116,11 @@ class Canary(TagSelector):
 
     tag: str = "canary"
     rounds: Rounds = 10
+
+    def __post_init__(self) -> None:
+        """Check the tag."""
+        check_fields(self)
+        _check_tag("Canary", self.tag)
 
     def eligible(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         """Return the available clients; in the first rounds only those with the tag."""
@@ -127,7 +144,7 @@ class TagQuota(TagSelector):
         at_most: Largest share of the selected clients.
 
     Raises:
-        BadSetting: `at_least` exceeds `at_most`.
+        BadSetting: `at_least` exceeds `at_most`, or `tag` is not one tag.
 
     Example:
         >>> import fedbalancer as fb
@@ -146,6 +163,8 @@ class TagQuota(TagSelector):
         check_fields(self)
         if self.at_least > self.at_most:
             raise BadSetting(f"at_least {self.at_least:g} of TagQuota exceeds at_most {self.at_most:g}")
+        if self.at_least > 0 or self.at_most < 1:
+            _check_tag("TagQuota", self.tag)
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         selected, seen = super().select_clients(setup, state, available), self.unwrapped(state)
@@ -163,6 +182,11 @@ class TagQuota(TagSelector):
             if number > 0
         ]
         return np.sort(np.concatenate(chosen))
+
+
+def _check_tag(policy: str, tag: str) -> None:
+    if split_tags(tag) != {tag}:
+        raise BadSetting(f"{policy}: tag = {tag!r} must be one tag, such as 'canary'")
 
 
 def split_tags(text: str) -> frozenset[str]:
