@@ -76,8 +76,8 @@ class Submitter:
     def _run_once(self) -> tuple[str, str]:
         """Submit the app and wait until Flower's run ends; returns its status, and why it ended.
 
-        The status in the run folder may be the same after `flwr stop` and after the death of the SuperLink, because both
-        send a signal to the ServerApp. Flower's status differs.
+        The status in the run folder may be the same after `flwr stop` and after the death of the SuperLink, because
+        both send a signal to the ServerApp. Flower's status differs.
         """
         submitted = self._flwr("run", str(self.app), "--format", "json", *self.options)
         run_id = submitted.get("run-id")
