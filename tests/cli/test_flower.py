@@ -192,7 +192,9 @@ def test_forget_deletes_loss_lists_and_nothing_else(cli: Cli, tmp_path: Path, mo
     done = cli("flower", "forget")
     assert (done.returncode, done.stderr) == (0, f"1 loss lists deleted in {kept}\n")
     assert set(snapshot(kept)) == {"mine.safetensors", "damaged.safetensors"}
-    assert "0 loss lists" in cli("flower", "forget", "nowhere").stderr
+    missing = cli("flower", "forget", "nowhere")
+    assert missing.returncode == 2
+    assert "nowhere is not a folder" in missing.stderr
 
 
 @pytest.mark.timeout(280)

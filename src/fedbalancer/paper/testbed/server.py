@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -191,8 +192,8 @@ def prepare_run(plan: BedPlan, method: str, grid: Grid, budget_s: float, target:
         method, clients_per_round=settings.clients_per_round, epochs=settings.epochs, batch_size=settings.batch_size,
         learning_rate=settings.learning_rate, eval_every=settings.eval_every,
         settings=settings.model_dump(exclude_defaults=True), seed=plan.seed, min_clients=plan.clients, waiting=waiting,
-        run_key=f"{method} seed {plan.seed}", task=plan.loaded.name, measure_network=False,
-        max_failed_rounds=None,
+        run_key=f"{sha256(method.encode()).hexdigest()[:16]}-seed-{plan.seed}", task=plan.loaded.name,
+        measure_network=False, max_failed_rounds=None,
     )  # fmt: skip
 
     def evaluate(round_number: int, arrays: ArrayRecord) -> MetricRecord:
