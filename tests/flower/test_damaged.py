@@ -150,7 +150,7 @@ def test_a_damaged_description_of_a_fleet_is_named(text: str, run: Path) -> None
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"track": ["unknown"]}, "unknown sink 'unknown'"),
+        ({"track": ["unknown"]}, "unknown tracker 'unknown'"),
         ({"track": "prometheus"}, "must be a list of trackers"),
         ({"track": ["prometheus:http"]}, "port 0 to 65535"),
         ({"track": ["prometheus:99999"]}, "port 0 to 65535"),

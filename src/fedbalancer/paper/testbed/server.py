@@ -191,7 +191,7 @@ def prepare_run(plan: BedPlan, method: str, grid: Grid, budget_s: float, target:
         method, clients_per_round=settings.clients_per_round, epochs=settings.epochs, batch_size=settings.batch_size,
         learning_rate=settings.learning_rate, eval_every=settings.eval_every,
         settings=settings.model_dump(exclude_defaults=True), seed=plan.seed, min_clients=plan.clients, waiting=waiting,
-        run_key=f"{method} seed {plan.seed}", task=plan.loaded.name, measure_network=False,
+        run_key=f"method-{plan.methods.index(method)}-seed-{plan.seed}", task=plan.loaded.name, measure_network=False,
         max_failed_rounds=None,
     )  # fmt: skip
 
