@@ -108,7 +108,7 @@ def test_what_is_left_is_seen(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_two_hundred_kills(shard: int, whole: Callable[..., Whole], tmp_path: Path) -> None:
-    """Of the driver, of whoever resumes its run, and of workers: the same bytes, no process and no memory left. Only
+    """Kills of the driver, of the process that resumes, and of workers: the same bytes, nothing left. Only
     kills that came before the end count."""
     options = POOL if shard > 4 else ()
     expected, (_, first_s, last_s) = whole()[0], whole(*options)
