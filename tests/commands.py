@@ -1,4 +1,4 @@
-"""`fedbalancer ARGUMENTS` as a process of its own that need not load its libraries again.
+"""`fedbalancer ARGUMENTS`, or a script, as a process of its own that need not load its libraries again.
 
 A process that has them loaded forks for every command: each has its own folder, environment, streams and exit code, and
 ends as any other does, but for taking its libraries apart, which costs as much as loading them. That a fresh process
@@ -40,9 +40,23 @@ LOADED = (
 
 def run(folder: Path, *arguments: str, timeout_s: float = 240, **given: str) -> subprocess.CompletedProcess[str]:
     """The command in a folder, with what was given over this environment; nothing is on its stdin."""
+    return _run(folder, "", arguments, timeout_s, given)
+
+
+def run_script(
+    folder: Path, script: Path, *arguments: str, timeout_s: float = 240, **given: str
+) -> subprocess.CompletedProcess[str]:
+    """`python SCRIPT ARGUMENTS` in a folder, in the same way."""
+    return _run(folder, str(script), arguments, timeout_s, given)
+
+
+def _run(
+    folder: Path, script: str, arguments: tuple[str, ...], timeout_s: float, given: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
     with TemporaryDirectory() as kept:
         out, err = Path(kept, "out"), Path(kept, "err")
-        request = {"arguments": arguments, "folder": str(folder), "environment": {**os.environ, **given}}
+        environment = {**os.environ, **given}
+        request = {"script": script, "arguments": arguments, "folder": str(folder), "environment": environment}
         try:
             code = _asked({**request, "out": str(out), "err": str(err)}, timeout_s)
         except BaseException:
@@ -71,8 +85,8 @@ def _asked(request: dict[str, Any], timeout_s: float) -> int:
     return int(server.stdout.readline())
 
 
-def _serve() -> None:
-    """Forks for every line. In the child it returns, after having become the command's process."""
+def _serve() -> str:
+    """Forks for every line. In the child it returns the script, after having become the command's process."""
     for name in LOADED:
         with suppress(ImportError):
             import_module(name)
@@ -81,8 +95,9 @@ def _serve() -> None:
     while line := sys.stdin.buffer.readline():
         child = os.fork()
         if child == 0:
-            _become(json.loads(line), known)
-            return
+            request = json.loads(line)
+            _become(request, known)
+            return str(request["script"])
         print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     sys.exit()
@@ -99,14 +114,18 @@ def _become(request: dict[str, Any], known: list[str]) -> None:
     for stream in (sys.stdout, sys.stderr):  # those of the new places: Python has looked at the old ones
         stream.reconfigure(encoding=encoding)  # type: ignore[union-attr]
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = [request["folder"], *path, *known]
+    script = request["script"]
+    sys.path[:] = [str(Path(script).parent) if script else request["folder"], *path, *known]
     sys.argv[1:] = request["arguments"]
 
 
-def _ran() -> int:
-    """The exit code of the command, and what it says of itself at its end."""
+def _ran(script: str) -> int:
+    """The exit code of the command or script, and what it says of itself at its end."""
     try:
-        runpy.run_module("fedbalancer", run_name="__main__", alter_sys=True)
+        if script:
+            runpy.run_path(script, run_name="__main__")
+        else:
+            runpy.run_module("fedbalancer", run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
@@ -118,8 +137,7 @@ def _ran() -> int:
 
 
 if __name__ == "__main__":
-    _serve()
-    code = _ran()
+    code = _ran(_serve())
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

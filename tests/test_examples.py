@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from runpy import run_path
 from shutil import copy
 
+import commands
 import numpy as np
 import polars as pl
 import pytest
@@ -23,8 +21,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def run(example: str, folder: Path, *options: str) -> list[str]:
     """Return the output of an example that runs in its own folder."""
-    command = [sys.executable, str(EXAMPLES / example), *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    done = commands.run_script(folder, EXAMPLES / example, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -84,10 +81,7 @@ def test_my_task_is_a_task_of_what_own_parquet_writes(tmp_path: Path) -> None:
     writer = run_path(str(EXAMPLES / "own_parquet.py"))
     writer["recordings"]().write_parquet(tmp_path / "gestures.parquet")
     copy(EXAMPLES / "my_task.toml", tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "fedbalancer", "run", "my_task.toml", "--rounds", "2"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    done = commands.run(tmp_path, "run", "my_task.toml", "--rounds", "2")
     assert done.returncode == 0, done.stderr
     assert "2 channels of 32 steps" in done.stderr
     assert "2 rounds" in done.stdout
@@ -100,12 +94,8 @@ def test_a_package_outside_the_source_tree_adds_two_policies_named_in_toml(
     for source in (package / "mypolicies").glob("*.py"):
         assert len(source.read_text().splitlines()) <= 40
     out = tmp_path / "run"
-    command = ["-m", "fedbalancer", "run", "synthetic", "--config", str(package / "fedbalancer.toml")]
-    done = subprocess.run(
-        [sys.executable, *command, "--seed", "1", "--out", str(out)],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package)}, capture_output=True, text=True, timeout=240,
-        check=False,
-    )  # fmt: skip
+    command = ("run", "synthetic", "--config", str(package / "fedbalancer.toml"), "--seed", "1", "--out", str(out))
+    done = commands.run(tmp_path, *command, PYTHONPATH=str(package))
     assert done.returncode == 0, done.stderr
     rounds = pl.read_parquet(out / "rounds.parquet")
     assert rounds.height == 5
@@ -120,11 +110,7 @@ def test_a_package_outside_the_source_tree_adds_two_policies_named_in_toml(
 
 def test_a_package_that_is_not_on_the_path_is_named(tmp_path: Path) -> None:
     config = EXAMPLES / "own_policies" / "fedbalancer.toml"
-    command = ["-m", "fedbalancer", "run", "synthetic", "--config", str(config), "--out", str(tmp_path / "r")]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    done = commands.run(tmp_path, "run", "synthetic", "--config", str(config), "--out", "r")
     assert done.returncode == 2
     assert "mypolicies" in done.stderr
     assert "PYTHONPATH" in done.stderr

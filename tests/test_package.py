@@ -1,4 +1,4 @@
-"""What is handed out: the package's metadata, what is in wheel and sdist, and (soak) both in a clean environment."""
+"""The release: the package's metadata, the files of wheel and sdist, and (soak) both in a clean environment."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_is_deterministic_and_changes_no_argument(slot: str, policy: Any) -> Non
 
 
 def observed(slot: str, policy: Any, state: ServerState, result: RoundResult) -> Any:
-    """What the policy remembers after the result; an aggregator is only asked where there is something to average."""
+    """The state of the policy after the result; an aggregator is only asked where there is something to average."""
     if slot == "model_average":
         return policy.after(SETUP, state, state.weights)
     if slot != "aggregate":

@@ -1,4 +1,4 @@
-"""A trap in the interpreter itself, which no code of ours can go around: every name that an unpickler looks up."""
+"""A trap in the interpreter itself, which none of our code can go around: every name that an unpickler looks up."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from builders import make_setup, make_state
 
-from fedbalancer.client.samples.class_floor import OfLabels
+from fedbalancer.client.samples.threshold import OfLabels
 from fedbalancer.core.contracts import EVERYTHING, LOSSES, NOTHING, SLOTS, DeadlinePolicy, Policy, ThresholdPolicy
 from fedbalancer.core.types import ServerState, Setup
 from fedbalancer.core.wrapping import NOT_FORWARDED, STATE_METHODS, Wrapping, questions, reactions

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import click
@@ -61,10 +62,15 @@ def test_reasons_name_tests_that_exist() -> None:
     assert [name for name in named if not (snippets.ROOT / name).exists()] == []
 
 
+@cache
+def command_line() -> click.Command:
+    return typer.main.get_command(app)
+
+
 def read(command: str) -> None:
     """Have a command read by the command line itself, and not run."""
     words = shlex.split(command)[1:]
-    reader: click.Command = typer.main.get_command(app)
+    reader = command_line()
     context = click.Context(reader)
     while isinstance(reader, click.Group) and words and not words[0].startswith("-"):
         name, found, words = reader.resolve_command(context, words)

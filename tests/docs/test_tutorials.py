@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from commands import run_script
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "docs" / "tutorials.py"
@@ -43,10 +44,7 @@ def shape(output: str) -> list[str]:
 
 
 def check(path: Path, tutorials: ModuleType, folder: Path, timeout_s: float) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "run", str(path), str(folder)],
-        capture_output=True, text=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
+    done = run_script(folder, SCRIPT, "run", str(path), str(folder), timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout.splitlines()[-1])
     promised = [after.text for _, after in tutorials.printed(path.read_text())]
@@ -131,8 +129,6 @@ def test_what_is_not_a_number_must_stay(tutorials: ModuleType) -> None:
 def test_a_block_that_fails_is_told_with_what_it_printed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```sh\necho before && false\n```\n")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "run", str(page), str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    done = run_script(tmp_path, SCRIPT, "run", str(page), str(tmp_path))
     assert done.returncode == 1
     assert "before" in done.stderr

@@ -62,7 +62,7 @@ def workers_of(folder: Path) -> list[int]:
 
 
 def ownerless(before: set[str]) -> set[str]:
-    """What is new in shared memory and held by no process: those of others that still run are not left behind."""
+    """New shared memory that no process holds: those of others that still run are not left behind."""
     new = set(os.listdir(SHARED)) - before if SHARED.is_dir() else set()
     held = ""
     for maps in Path("/proc").glob("[0-9]*/maps") if new else ():

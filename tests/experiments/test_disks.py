@@ -48,14 +48,16 @@ def go(out: Path) -> Any:
     return fb.run(tinytask.load(), "fedavg+1t", rounds=3, out=out, settings=settings, backend="plain")
 
 
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_disk_that_fails_at_any_write_costs_a_sentence_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At every fourth write here, with each kind of error; at every one in `make soak`."""
     disk = Disk(monkeypatch)
     go(tmp_path / "whole")
     writes = 10**9 - disk.left
     assert writes > 30
-    for number in range(5, writes - 3):  # the first make the folder, the last come after the end
+    for number in range(5, writes - 3, step):  # the first make the folder, the last come after the end
         out, disk.left, disk.kind = tmp_path / "run", number, KINDS[number % 3]
         with pytest.raises(RunFolderError, match=r"the run stopped: .*fedbalancer resume"):
             go(out)

@@ -1,4 +1,4 @@
-"""Nothing is unpickled from disk or network: a trap in the interpreter itself, which no code of ours can go around."""
+"""Nothing is unpickled from disk or network: a trap in the interpreter itself, which none of our code can go around."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Phone:
         return self.now
 
     def computed(self, batches: float) -> None:
-        """What its batches take is added where they are trained."""
+        """The seconds of its batches are added where they are trained."""
 
     def train(self, message: Message) -> Message:
         work = balanced(message, self.context, size=len(self.y), clock=self)

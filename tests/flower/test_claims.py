@@ -1,4 +1,4 @@
-"""What clients claim of themselves on Flower: their size, their id, their metrics; and clients that never answer."""
+"""Claims of clients on Flower: their size, their id, their metrics; and clients that never answer."""
 
 from __future__ import annotations
 

@@ -48,8 +48,10 @@ def run(
     return manifest.parent
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_fedbalancer_on_three_supernodes(tmp_path: Path) -> None:
+    """In the quick tests: an app that trains on two SuperNodes (cli/test_flower.py), and faults on three."""
     folder = run(tmp_path, "rounds=3")
     rounds = pl.read_parquet(folder / "rounds.parquet")
     evals = pl.read_parquet(folder / "evals.parquet")

@@ -43,7 +43,7 @@ CLIPPED = LossStatistics(26.5, utility_samples="all", loss_clip=5.0)
 
 
 def report(policy: Any, losses: FloatArray, rng: np.random.Generator, order: Any = ORDER) -> dict[str, Any]:
-    """What leaves a client with these losses but its update, after a round in which samples are selected by them."""
+    """All that a client with these losses sends but its update, after a round in which samples are selected by them."""
     policies = ClientPolicies(samples=OverThreshold(), work=WholeBatches(), summary=policy, forward_pass="every")
     one = ClientRound(policies, order, "c", len(losses), ClientMemory(), batch_s=1.0)
     one.add_forward_pass(losses)
@@ -60,7 +60,7 @@ def noisy(policy: Any, told: dict[str, Any]) -> FloatArray:
 
 
 def release(policy: Any, losses: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """What the server sees of the losses; under secure aggregation the sum with the others, of whom it knows all."""
+    """The losses as the server sees them; under secure aggregation the sum with the others, of whom it knows all."""
     found = noisy(policy, report(policy, losses, rng))
     others = getattr(policy, "least", 1) - 1
     return sum((noisy(policy, report(policy, LIST, rng)) for _ in range(others)), start=found)

@@ -56,7 +56,7 @@ LAST_STEP = np.array([0.5, -0.25], dtype=np.float32)
 
 
 def colluded(text: str, round_number: int = 2, reports: int = 2, **summary: Any) -> list[ClientReport]:
-    """What attackers send whose true updates are (3, 4), beside two honest clients."""
+    """The reports of attackers whose true updates are (3, 4), beside two honest clients."""
     attack, order = parse_attack(f"{text}:1")[0], make_order(round=round_number)
     assert isinstance(attack, Collusion)
     view = AttackView(order, np.zeros(2, dtype=np.float32), LAST_STEP, HONEST)

@@ -1,5 +1,5 @@
 """A model file trains, looks and evaluates as torch does with the same weights and samples, whichever its runtime.
-The files are small ones of the exporter's; `tests/export` makes them anew."""
+The files are small ones of the exporter's; `tests/export` makes them again."""
 
 from __future__ import annotations
 

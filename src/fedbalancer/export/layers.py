@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,3 +171,19 @@ def split(t: Tools, x: Any, sizes: Any, dim: int = 0) -> Any:
     sizes = [sizes] * math.ceil(x.shape[dim] / sizes) if isinstance(sizes, int) else list(sizes)
     sizes[-1] = x.shape[dim] - sum(sizes[:-1])
     return t.tf.split(x, sizes, axis=dim)
+
+
+LAYERS: dict[str, Callable[..., Any]] = {
+    "aten.constant_pad_nd.default": pad,
+    "aten.unfold.default": unfold,
+    "aten.convolution.default": convolution,
+    "aten.convolution_backward.default": convolution_backward,
+    "aten.max_pool2d_with_indices.default": max_pool,
+    "aten.max_pool2d_with_indices_backward.default": max_pool_backward,
+    "aten.avg_pool2d.default": average_pool,
+    "aten.avg_pool2d_backward.default": average_pool_backward,
+    "aten.native_batch_norm.default": batch_norm,
+    "aten.slice.Tensor": slice_tensor,
+    "aten.embedding_dense_backward.default": embedding_backward,
+}
+"""Maps torch's operation names to functions of this module, for layers that both runtimes need."""

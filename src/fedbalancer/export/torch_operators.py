@@ -203,16 +203,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.scalar_tensor.default": _scalar,
     "aten._to_copy.default": _to,
     "aten.addmm.default": _addmm,
-    "aten.slice.Tensor": layers.slice_tensor,
-    "aten.constant_pad_nd.default": layers.pad,
-    "aten.unfold.default": layers.unfold,
-    "aten.convolution.default": layers.convolution,
-    "aten.convolution_backward.default": layers.convolution_backward,
-    "aten.max_pool2d_with_indices.default": layers.max_pool,
-    "aten.max_pool2d_with_indices_backward.default": layers.max_pool_backward,
-    "aten.avg_pool2d.default": layers.average_pool,
-    "aten.avg_pool2d_backward.default": layers.average_pool_backward,
-    "aten.native_batch_norm.default": layers.batch_norm,
-    "aten.embedding_dense_backward.default": layers.embedding_backward,
+    **layers.LAYERS,
 }
 """Operations not done by torch's operation of the same name, called as f(replay, *args, **options)."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from fedbalancer.reporting.charts import encode_charts, make_charts
@@ -99,6 +100,13 @@ def render(template: str, **values: Any) -> str:
     Returns:
         The HTML document, with the common style and script included.
     """
+    script = read_asset("charts.js") + read_asset("page.js").replace('"use strict";\n', "", 1)
+    return _compile(template).render(values, css=Markup(read_asset("page.css")), js=Markup(script))
+
+
+@cache
+def _compile(template: str) -> Template:
+    """Compile a template once per process: it takes longer than to fill it in."""
     environment = Environment(
         autoescape=True,
         trim_blocks=True,
@@ -107,8 +115,7 @@ def render(template: str, **values: Any) -> str:
         loader=FunctionLoader(read_asset),
     )
     environment.filters |= {"seconds": time_text, "accuracy": accuracy_text}
-    script = read_asset("charts.js") + read_asset("page.js").replace('"use strict";\n', "", 1)
-    return environment.from_string(template).render(values, css=Markup(read_asset("page.css")), js=Markup(script))
+    return environment.from_string(template)
 
 
 def read_asset(name: str, package: str = "fedbalancer.reporting") -> str:

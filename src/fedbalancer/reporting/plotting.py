@@ -69,6 +69,9 @@ def image_bytes(figure: Figure, suffix: str, dots_per_inch: int = DOTS_PER_INCH)
 
     buffer = BytesIO()
     metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[suffix]
+    if (layout := figure.get_layout_engine()) is not None:  # once for all formats: it takes longer than drawing
+        layout.execute(figure)
+        figure.set_layout_engine(None)
     with rc_context({"svg.hashsalt": "fedbalancer", "svg.fonttype": "none"}):
         figure.savefig(buffer, format=suffix, dpi=dots_per_inch, metadata=metadata)
     return buffer.getvalue()

@@ -41,7 +41,7 @@ def test_one_process_and_a_pool_give_the_same_bytes() -> None:
 
 
 def test_the_naive_loop_does_the_same_work() -> None:
-    """With the whole of a client in one batch the order of samples does not matter, so the models must agree."""
+    """The models must agree: the order of samples does not matter if all of a client are in one batch."""
     task = task_of(4, 9, batch_size=9, epochs=3)
     loop = NaiveLoop(task, threads=1)
     start = nn.utils.parameters_to_vector(loop.module.parameters()).detach().clone().numpy()

@@ -41,7 +41,7 @@ class Case:
 
     @property
     def rows(self) -> int | None:
-        """As the layer is told at the beginning."""
+        """The layer with its arguments of the beginning."""
         return sum(self.batches) if self.told else None
 
     def layer(self) -> nn.Linear:

@@ -36,7 +36,7 @@ def compiler(path: Path, script: str) -> str:
 
 
 def quick(path: Path) -> str:
-    """The real compiler, on an empty file instead of ours and without effort; it counts its calls that compile."""
+    """The real compiler, on an empty file instead of the kernels, unoptimized; it counts its calls that compile."""
     empty = path.with_name("empty.c")
     empty.write_text("int nothing;\n")
     return compiler(

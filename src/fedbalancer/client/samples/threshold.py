@@ -1,16 +1,19 @@
-"""Algorithm 1: sample selection by loss threshold, and two variants of it."""
+"""Algorithm 1: sample selection by loss threshold, and its variants."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.core.contracts import NOTHING, Private, SampleSelector
-from fedbalancer.core.fields import Bounds
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Bounds, Share
 from fedbalancer.core.types import FloatArray, IndexArray, Order
+from fedbalancer.core.wrapping import Wrapping
 
 
 def max_trainable_size(batch_s: float, deadline_s: float, epochs: int, batch_size: int, size: int) -> int:
@@ -152,3 +155,129 @@ class RandomSamples(SampleSelector):
     ) -> IndexArray | None:
         wanted = selected_count(size, losses, batch_s, order)
         return None if wanted is None else np.sort(rng.choice(size, wanted, replace=False))
+
+
+@dataclass(frozen=True)
+class ClassFloor(OverThreshold):
+    """Algorithm 1 with a minimum share of every class. This policy is ours.
+
+    Of the samples that Algorithm 1 would select, every class has at least the share `floor` of what a uniform draw
+    would give it, rounded up. The others are selected by the threshold. Selection by loss alone drops classes that the
+    model has learned, and their losses are never computed again. Labels stay on the client (`of_labels`). Without
+    labels, there is one class.
+
+    Args:
+        p: Share of samples from OT.
+        floor: 0 selects by loss alone, 1 like a uniform draw.
+    """
+
+    needs_labels: ClassVar[bool] = True
+
+    floor: Share = 0.5
+
+    def of_labels(self, labels: ArrayLike) -> OfLabels:
+        """Return the selector of a client with these labels.
+
+        Raises:
+            BadSetting: If the labels are not one class per sample.
+        """
+        classes = np.asarray(labels)
+        if classes.ndim != 1 or classes.dtype.kind not in "iub":
+            raise BadSetting("ClassFloor requires one class label per sample")
+        return OfLabels(self, classes)
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        return self.of_labels(np.zeros(size, dtype=np.int64)).select(size, losses, batch_s, order, rng)
+
+
+@dataclass(frozen=True, eq=False)
+class OfLabels(Wrapping, SampleSelector):
+    """A `ClassFloor` on a client whose labels are known."""
+
+    inner: ClassFloor
+    labels: np.ndarray[Any, np.dtype[Any]]
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        wanted = selected_count(size, losses, batch_s, order)
+        if wanted is None:
+            return None
+        if losses is None or wanted == size:
+            return np.arange(size)
+        kept = self._draw_minimum(wanted, size, rng)
+        rest = np.setdiff1d(np.arange(size), kept)
+        chosen = draw_groups(losses[rest], order, max(wanted - len(kept), 0), self.inner.p, rng)
+        return np.sort(np.concatenate([kept, rest[chosen]]))
+
+    def _draw_minimum(self, wanted: int, size: int, rng: np.random.Generator) -> IndexArray:
+        """Draw the minimum number of samples of every class, uniformly."""
+        share = self.inner.floor * wanted / size
+        groups = [np.flatnonzero(self.labels == label) for label in np.unique(self.labels)]
+        return np.concatenate([rng.choice(group, math.ceil(share * len(group)), replace=False) for group in groups])
+
+
+UNIFORM = 0.75
+"""Share of the variance that a split into two halves explains for a uniform distribution (normal: 2 / pi, exponential:
+0.65). Losses that split better are two groups."""
+
+
+def split_losses(losses: FloatArray) -> tuple[float, float]:
+    """Split losses into two groups by Otsu's rule (1979), exactly.
+
+    Args:
+        losses: Losses without NaN.
+
+    Returns:
+        The lowest loss of the upper group, and the share of the variance that the two groups explain.
+
+    Example:
+        >>> lowest, explained = split_losses(np.array([0.1, 3.0, 0.2, 0.1, 2.8]))
+        >>> lowest, round(explained, 3)
+        (2.8, 0.997)
+    """
+    ordered = np.sort(losses)
+    apart = ordered - ordered.mean() if len(ordered) else ordered
+    if not np.square(apart).sum() > 0:
+        return np.inf, 0.0
+    below = np.arange(1, len(ordered))
+    sums = np.cumsum(apart)[:-1]  # equals minus the sum of those above
+    between = sums**2 / (below * (1.0 - below / len(ordered)))
+    best = int(np.argmax(between))
+    return float(ordered[best + 1]), float(between[best] / np.square(apart).sum())
+
+
+@dataclass(frozen=True)
+class Trimmed(OverThreshold):
+    """`OverThreshold` without samples whose labels may be wrong. This policy is ours.
+
+    The losses of mislabelled samples stay high while the others fall (the small-loss trick of Co-teaching, Han et al.
+    2018; a mixture of two distributions in Arazo et al. 2019). The client splits its own loss list by Otsu's rule. If
+    the two groups explain more of the variance than they would for a uniform distribution, and the upper group is the
+    smaller one, its samples are suspects. Each suspect is left out with that share as probability, drawn again in every
+    round, so samples that were only hard return. Samples with unknown loss are never suspects.
+
+    Args:
+        p: Share of samples from OT.
+    """
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        if losses is None:
+            return super().select(size, losses, batch_s, order, rng)
+        kept = np.flatnonzero(~find_suspects(losses, rng))
+        chosen = super().select(len(kept), losses[kept], batch_s, order, rng)
+        return None if chosen is None else kept[chosen]
+
+
+def find_suspects(losses: FloatArray, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return which samples are left out this time."""
+    known = losses[~np.isnan(losses)]
+    lowest, explained = split_losses(known)
+    upper = losses >= lowest  # false for NaN
+    if explained <= UNIFORM or 2 * int(upper.sum()) >= len(known):
+        return np.zeros(len(losses), dtype=bool)
+    return upper & (rng.random(len(losses)) < explained)

@@ -1,4 +1,4 @@
-"""What a client did, on disk, where a later check finds it: also what a client did that was killed a moment later."""
+"""The actions of a client on disk, where a later check finds it: also those of a client that was killed soon after."""
 
 from __future__ import annotations
 
