@@ -16,6 +16,8 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.fields import Count, Step
 from fedbalancer.core.types import Arrays, Layout, Order, Outside, Part, Shapes, Weights
 
+STATISTICS = "*running_mean *running_var"
+"""Names of the running statistics of batch norms."""
 LOCAL = "part.local"
 """Name in a client's state of the parameters that it keeps to itself."""
 
@@ -231,7 +233,8 @@ class LocalLayers(PartPolicy):
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name, _ in layout):
                 tensors = ", ".join(name for name, _ in layout[:8])
-                raise BadSetting(f"part LocalLayers: no tensor of the model matches {pattern!r}; it has {tensors}")
+                place = "batch_norm = 'local'" if self.names == STATISTICS else "part LocalLayers"
+                raise BadSetting(f"{place}: no tensor of the model matches {pattern!r}; it has {tensors}")
         shared = np.ones(layout.parameters, dtype=bool)
         for name, span in layout.spans.items():
             shared[span] = not any(fnmatchcase(name, pattern) for pattern in patterns)

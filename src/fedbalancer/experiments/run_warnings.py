@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.training import LocalLayers
+from fedbalancer.client.training import STATISTICS, LocalLayers
 from fedbalancer.core.samples import IGNORED
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.task import CountedClients, MadeOnDemand
@@ -19,7 +19,6 @@ from fedbalancer.experiments.clock import latency_row, latency_scale
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import availability_of, resolve_spec
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.methods.composition import STATISTICS
 from fedbalancer.methods.table import Method
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.simulation.devices import are_available
