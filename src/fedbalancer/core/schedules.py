@@ -223,7 +223,9 @@ def rate_of_round(rate: float | RateFunction, schedule: Schedule | None, round_n
         except Exception as error:  # the user's code may raise anything
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
             right = "it gets the round number, from 1, and returns the rate"
-            raise BadSetting(f"learning_rate is a function that fails in round {round_number}: {what}; {right}") from error
+            raise BadSetting(
+                f"learning_rate is a function that fails in round {round_number}: {what}; {right}"
+            ) from error
     try:
         result = float(value) * (1.0 if schedule is None else schedule(round_number))
     except (TypeError, ValueError):

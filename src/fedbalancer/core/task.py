@@ -366,14 +366,18 @@ def _check_names(parts: Mapping[str, Any]) -> None:
         for has, lacks in ((first, where), (where, first)):
             missing = [name for name in parts[has] if name not in parts[lacks]]
             if missing:
-                raise BadData(f"{lacks} has no feature {missing[0]!r}, but {has} has; all of a task must be of one kind")
+                raise BadData(
+                    f"{lacks} has no feature {missing[0]!r}, but {has} has; all of a task must be of one kind"
+                )
 
 
 def _shape(part: Any) -> str:
     """Return the shape of one row as text."""
     if isinstance(part, np.ndarray):
         return str(part.shape[1:])
-    return describe(_sorted(part), lambda column: str(tuple(column.shape if hasattr(column, "shape") else np.shape(column))[1:]))
+    return describe(
+        _sorted(part), lambda column: str(tuple(column.shape if hasattr(column, "shape") else np.shape(column))[1:])
+    )
 
 
 def _sorted(part: Any) -> Any:

@@ -160,7 +160,7 @@ def _import_factory(
     from fedbalancer.data.registry import import_attribute
 
     function = import_attribute(place, "model")
-    if not callable(function) or hasattr(function, "state_dict") and not isinstance(function, type):
+    if not callable(function) or (hasattr(function, "state_dict") and not isinstance(function, type)):
         kind = type(function).__name__
         raise BadData(f"model {place} is an object, {kind}; it must be a function or class that makes a torch module")
     parameters = signature(function).parameters
