@@ -170,6 +170,7 @@ def _availability_warnings(spec: RunSpec, task: Task, settings: Settings) -> Ite
     devices = spec.devices
     if isinstance(devices, Fleet):
         yield from find_problems(devices)
+        yield from _device_warnings(devices, task)
     if settings.availability is None and not (isinstance(devices, Fleet) and devices.has_online):
         return
     clients = tuple(sorted(task.sizes))
@@ -178,6 +179,17 @@ def _availability_warnings(spec: RunSpec, task: Task, settings: Settings) -> Ite
         yield (
             f"{available} of {len(clients)} clients are available when seed {spec.seed} starts, fewer than the "
             f"{settings.clients_per_round} of a round, so rounds may be empty; use more users if the task has them"
+        )
+
+
+def _device_warnings(fleet: Fleet, task: Task) -> Iterator[str]:
+    """Yield a warning if some clients have the id of a device and others do not."""
+    ids = {device.id for device in fleet.devices}
+    others = [client for client in task.sizes if client not in ids]
+    if 0 < len(others) < len(task.sizes):
+        yield (
+            f"{len(others)} of {len(task.sizes)} clients have no device with their id in the fleet, for example "
+            f"{others[0]!r}; they get devices that are drawn from the fleet"
         )
 
 

@@ -205,6 +205,7 @@ _TOKENS = "; an embedding needs whole numbers: convert them with x.astype(int)"
 _ADVICE = {
     ("int64", "dtype"): _WHOLE,
     ("int64", "Long"): _WHOLE,
+    ("int64", "index out of range"): "; a value is not below the number of rows of an embedding",
     ("float32", "Long, Int"): _TOKENS,
 }
 """What to do, by the type of a feature and a word of torch's message."""
