@@ -131,6 +131,12 @@ def test_an_aggregator_that_sends_nothing_is_refused() -> None:
         run(fb.method("fedavg+wfa", train=Scaffold()))
 
 
+def test_an_aggregator_that_sends_what_no_client_needs_is_refused() -> None:
+    message = r"order_arrays returned array 'c', which is not declared \(declared: none\); PlainTraining.down_arrays"
+    with pytest.raises(BadSetting, match=message):
+        run(fb.method("fedavg+wfa", aggregate=ScaffoldServer()))
+
+
 def test_aggregators_that_would_average_parts_wrongly_are_refused() -> None:
     with pytest.raises(BadSetting, match="FirstRows trains parts of the model, which Krum does not average"):
         fb.method("fedavg+wfa", part=FirstRows(), aggregate=Krum())
