@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
@@ -226,7 +227,7 @@ class Server:
         }
         return replace(known, round=state.round + 1, clock_s=clock_s, **changes, **slots)
 
-    def _aggregate(self, state: ServerState, reports: tuple[ClientReport, ...]) -> tuple[Weights, Any]:
+    def _aggregate(self, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
         """Ask the aggregator, and check its answer, because the policy may be a user's."""
         answer: object = self.policies.aggregate.aggregate(self.setup, state, reports)
         match answer:
