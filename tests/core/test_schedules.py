@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -87,6 +88,12 @@ def test_a_bad_schedule_is_named(value: object, error: type[Exception], words: s
 def test_a_function_that_returns_no_rate_is_named_with_its_round(value: object) -> None:
     with pytest.raises(BadSetting, match="in round 3; it must be a finite number > 0"):
         rate_of_round(lambda number: value, None, 3)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("rate", [lambda: 0.1, lambda number: [0.1][number]])
+def test_a_function_that_fails_is_named_with_its_round(rate: Any) -> None:
+    with pytest.raises(BadSetting, match=r"fails in round 3: \w+Error: .*; it gets the round number, from 1"):
+        rate_of_round(rate, None, 3)
 
 
 def test_a_schedule_multiplies_the_rate() -> None:

@@ -66,8 +66,12 @@ ODD: dict[str, tuple[Samples, str]] = {
     "wide bytes": (images(32, np.uint16), "has features that train as int64, but {} has"),
     "labels of two": ((images(32)[0], np.zeros((12, 2), int)), r"has labels of shape \(2,\), but {} has .* \(\)"),
     "float labels": (images(32, labels=np.float32), "has labels that train as float32, but {} has .* int64"),
-    "text": (images(32, str), "has values of type <U.*must be numbers"),
-    "complex": (images(32, complex), "has values of type complex128"),
+    "text": (images(32, str), "has features of type <U.*, such as '[0-9]+'; they must be numbers"),
+    "text labels": (
+        images(32, labels=str),
+        r"has labels of type <U.*must be numbers; number the classes 0, 1, 2, \.\.\.",
+    ),
+    "complex": (images(32, complex), "has features of type complex128"),
 }
 
 
@@ -142,6 +146,21 @@ def test_odd_ids_and_sizes_are_refused(changes: dict[str, Any], words: str) -> N
     given: dict[str, Any] = {"clients": {"a": images(8)}, "test": images(8), "model": model}
     with pytest.raises(BadData, match=re.escape(words)):
         Task(**{**given, **changes})
+
+
+def test_clients_without_ids_are_refused_in_one_line() -> None:
+    with pytest.raises(BadData, match=r"^clients must be a mapping of ids to samples.*, not list$"):
+        Task([images(8), images(8)], images(8), model)  # type: ignore[arg-type]
+
+
+def test_a_feature_that_one_client_lacks_or_adds_is_named() -> None:
+    x, y = images(8)
+    both, one = ({"left": x, "right": x}, y), ({"left": x}, y)
+    with pytest.raises(BadData, match="^client 'bob' has no feature 'right', but client 'ann' has; " + ALIKE):
+        Task({"ann": both, "bob": one}, both, model)
+    with pytest.raises(BadData, match="^client 'ann' has no feature 'right', but the test data has; " + ALIKE):
+        Task({"ann": one, "bob": one}, both, model)
+    Task({"ann": both, "bob": ({"right": x, "left": x}, y)}, both, model)  # in any order
 
 
 def test_single_values_are_no_samples() -> None:

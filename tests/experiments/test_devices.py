@@ -238,6 +238,16 @@ def test_an_implausible_fleet_is_a_warning() -> None:
     assert any("0 of 12 clients are available" in text for text in warnings_for_run(nights, nights.load_task()))
 
 
+@pytest.mark.parametrize(("known", "warned"), [(0, False), (5, True), (12, False)])
+def test_clients_without_a_device_of_their_id_are_a_warning_if_others_have_one(known: int, warned: bool) -> None:
+    clients = list(fb.load_task("synthetic", users=12).sizes)
+    fleet = fb.Fleet([fb.Device(id="other"), *(fb.Device(id=client) for client in clients[:known])])
+    spec = RunSpec(task="synthetic", users=12, devices=fleet)
+    texts = [text for text in warnings_for_run(spec, spec.load_task()) if "no device with their id" in text]
+    assert bool(texts) == warned
+    assert all(text.startswith("7 of 12 clients") and repr(clients[5]) in text for text in texts)
+
+
 def batch_s_of(device: fb.Device, task: fb.Task, **settings: Any) -> float:
     """Return the seconds of a batch of a run on one device."""
     resolved, _ = resolve_spec(RunSpec(task=task, method="fedavg+wfa", settings=settings), task)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from builders import Unchanged, make_ledger, make_report, make_result, make_setup, same
 
-from fedbalancer.core.contracts import DeadlinePolicy
+from fedbalancer.core.contracts import Aggregator, DeadlinePolicy
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.schedules import LinearWarmup
 from fedbalancer.core.types import ClientReport, FailedClient, RoundPlan, RoundResult, ServerState
@@ -171,3 +171,28 @@ def test_any_kind_of_number_is_a_deadline(right: tuple[float, int]) -> None:
     server = Server(replace(method("fedbalancer").server, deadline=Given(right)), make_setup())
     plan = server.plan(start(server), EVERYBODY)
     assert (plan.order.deadline_s, plan.quorum) == right
+
+
+@dataclass(frozen=True)
+class Answers(Aggregator):
+    """An aggregator of the user that returns something else."""
+
+    answer: Any = None
+
+    def aggregate(self, setup: Any, state: ServerState, reports: Any) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [
+        (np.zeros(2), "an array of shape (2,)"),
+        (None, "NoneType"),
+        ((np.zeros(3), None), "an array of shape (3,)"),
+        (([0.0, 0.0], None), "list"),
+    ],
+)
+def test_what_is_no_pair_of_weights_and_state_is_told_with_the_name_of_the_aggregator(wrong: Any, got: str) -> None:
+    server = Server(replace(method("fedavg+1t").server, aggregate=Answers(wrong)), make_setup())
+    with pytest.raises(BadSetting, match=re.escape(f"Answers.aggregate returned {got} in round 1; it must return")):
+        played(server, 1)

@@ -127,8 +127,14 @@ def test_fine_tuning_changes_the_evaluation_of_clients_only() -> None:
 
 
 def test_an_aggregator_that_sends_nothing_is_refused() -> None:
-    with pytest.raises(BadSetting, match=r"order_arrays returned arrays that differ in 'c'.*Scaffold.down_arrays"):
+    with pytest.raises(BadSetting, match=r"order_arrays returned no array 'c'.*Scaffold.down_arrays"):
         run(fb.method("fedavg+wfa", train=Scaffold()))
+
+
+def test_an_aggregator_that_sends_what_no_client_needs_is_refused() -> None:
+    message = r"order_arrays returned array 'c', which is not declared \(declared: none\); PlainTraining.down_arrays"
+    with pytest.raises(BadSetting, match=message):
+        run(fb.method("fedavg+wfa", aggregate=ScaffoldServer()))
 
 
 def test_aggregators_that_would_average_parts_wrongly_are_refused() -> None:

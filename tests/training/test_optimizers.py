@@ -322,7 +322,10 @@ def test_local_statistics_that_a_method_cannot_have_are_refused(method: str, wor
 
 
 def test_local_statistics_need_a_batch_norm() -> None:
-    with pytest.raises(BadSetting, match="no tensor of the model matches"), pytest.warns(UserWarning, match="local"):
+    with (
+        pytest.raises(BadSetting, match="batch_norm = 'local': no tensor of the"),
+        pytest.warns(UserWarning, match="local"),
+    ):
         fb.run(tinytask.load(batch_norm="local"), "fedavg+1t", rounds=1)
 
 

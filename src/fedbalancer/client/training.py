@@ -15,7 +15,10 @@ from fedbalancer.core.contracts import NOTHING, LocalRun, LocalTraining, PartPol
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.fields import Count, Step
 from fedbalancer.core.types import Arrays, Layout, Order, Outside, Part, Shapes, Weights
+from fedbalancer.core.types.layout import find_array_fault
 
+STATISTICS = "*running_mean *running_var"
+"""Names of the running statistics of batch norms."""
 LOCAL = "part.local"
 """Name in a client's state of the parameters that it keeps to itself."""
 
@@ -231,11 +234,30 @@ class LocalLayers(PartPolicy):
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name, _ in layout):
                 tensors = ", ".join(name for name, _ in layout[:8])
-                raise BadSetting(f"part LocalLayers: no tensor of the model matches {pattern!r}; it has {tensors}")
+                place = "batch_norm = 'local'" if self.names == STATISTICS else "part LocalLayers"
+                raise BadSetting(f"{place}: no tensor of the model matches {pattern!r}; it has {tensors}")
         shared = np.ones(layout.parameters, dtype=bool)
         for name, span in layout.spans.items():
             shared[span] = not any(fnmatchcase(name, pattern) for pattern in patterns)
         return shared
+
+
+def check_order_arrays(arrays: Arrays, train: LocalTraining, layout: Layout) -> None:
+    """Check the arrays that the aggregator sends to the clients.
+
+    Args:
+        arrays: The arrays of an order.
+        train: The policy that declares the arrays that clients need.
+        layout: Names and shapes of the model's tensors.
+
+    Raises:
+        BadSetting: If they differ from the declared ones.
+    """
+    if problem := find_array_fault(arrays, train.down_arrays(layout)):
+        name = type(train).__name__
+        raise BadSetting(
+            f"the aggregator's order_arrays returned {problem}; {name}.down_arrays declares what the clients need"
+        )
 
 
 def make_part(

@@ -210,13 +210,22 @@ def rate_of_round(rate: float | RateFunction, schedule: Schedule | None, round_n
         round_number: Number of the round, from 1.
 
     Raises:
-        BadSetting: If a function does not return a finite number above 0.
+        BadSetting: If a function fails, or does not return a finite number above 0.
 
     Example:
         >>> rate_of_round(0.1, LinearWarmup(rounds=1), 1), rate_of_round(lambda number: 1 / number, None, 4)
         (0.05, 0.25)
     """
-    value: Any = rate(round_number) if callable(rate) else rate
+    value: Any = rate
+    if callable(rate):
+        try:
+            value = rate(round_number)
+        except Exception as error:  # the user's code may raise anything
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            right = "it gets the round number, from 1, and returns the rate"
+            raise BadSetting(
+                f"learning_rate is a function that fails in round {round_number}: {what}; {right}"
+            ) from error
     try:
         result = float(value) * (1.0 if schedule is None else schedule(round_number))
     except (TypeError, ValueError):

@@ -154,6 +154,9 @@ class BaseTask:
     collate_fn: Callable[[list[Any]], Any] | None = None
 
     def __post_init__(self) -> None:
+        if not (hasattr(self.clients, "keys") or isinstance(self.clients, MadeOnDemand)):
+            kind = type(self.clients).__name__
+            raise BadData(f"clients must be a mapping of ids to samples, such as {{'ann': (x, y)}}, not {kind}")
         if not self.clients:
             raise BadData(f"task {self.name!r} has no clients; give at least one as an id and (features, labels)")
         for client in self.clients:
@@ -343,21 +346,43 @@ def check_alike(parts: Mapping[str, Samples]) -> None:
     """
     check_shapes(parts)
     for noun, place, floats in (("features", 0, ("f", "b", "u1")), ("labels", 1, ("f",))):
-        types = {where: _trains_as(part[place], where, floats) for where, part in parts.items()}
+        types = {where: _trains_as(part[place], where, noun, floats) for where, part in parts.items()}
         _check_same({where: f"{noun} that train as {name}" for where, name in types.items()})
 
 
 def check_shapes(parts: Mapping[str, Samples]) -> None:
-    """Check that features and labels have the same shapes in all parts."""
+    """Check that features and labels have the same names and shapes in all parts."""
+    _check_names({where: features for where, (features, _) in parts.items()})
     _check_same({where: f"samples of shape {_shape(features)}" for where, (features, _) in parts.items()})
     _check_same({where: f"labels of shape {_shape(labels)}" for where, (_, labels) in parts.items()})
+
+
+def _check_names(parts: Mapping[str, Any]) -> None:
+    """Check that dictionaries of features have the same names."""
+    first = next(iter(parts))
+    for where, features in parts.items():
+        if not (isinstance(features, Mapping) and isinstance(parts[first], Mapping)):
+            continue
+        for has, lacks in ((first, where), (where, first)):
+            missing = [name for name in parts[has] if name not in parts[lacks]]
+            if missing:
+                raise BadData(
+                    f"{lacks} has no feature {missing[0]!r}, but {has} has; all of a task must be of one kind"
+                )
 
 
 def _shape(part: Any) -> str:
     """Return the shape of one row as text."""
     if isinstance(part, np.ndarray):
         return str(part.shape[1:])
-    return describe(part, lambda column: str(tuple(column.shape if hasattr(column, "shape") else np.shape(column))[1:]))
+    return describe(
+        _sorted(part), lambda column: str(tuple(column.shape if hasattr(column, "shape") else np.shape(column))[1:])
+    )
+
+
+def _sorted(part: Any) -> Any:
+    """Return a dictionary of features in the order of its names."""
+    return dict(sorted(part.items())) if isinstance(part, Mapping) else part
 
 
 def _check_same(parts: Mapping[str, str]) -> None:
@@ -367,19 +392,20 @@ def _check_same(parts: Mapping[str, str]) -> None:
             raise BadData(f"{where} has {has}, but {first} has {parts[first]}; all of a task must be of one kind")
 
 
-def _trains_as(part: Any, where: str, floats: tuple[str, ...]) -> str:
+def _trains_as(part: Any, where: str, noun: str, floats: tuple[str, ...]) -> str:
     """Return the type in which values reach a model: float32 for numpy codes in `floats`, int64 for other numbers."""
     if not isinstance(part, np.ndarray):
-        return describe(part, lambda column: _type_name(column, where, floats))
-    return _type_name(part, where, floats)
+        return describe(_sorted(part), lambda column: _type_name(column, where, noun, floats))
+    return _type_name(part, where, noun, floats)
 
 
-def _type_name(column: Any, where: str, floats: tuple[str, ...]) -> str:
-    values = column if isinstance(column, np.ndarray) else column.values if isinstance(column, Ragged) else None
-    dtype = (as_array(column) if values is None else values).dtype
-    if dtype.kind not in "fiub":
-        raise BadData(f"{where} has values of type {dtype}; features and labels must be numbers")
-    return "float32" if dtype.str[1:].startswith(floats) else "int64"
+def _type_name(column: Any, where: str, noun: str, floats: tuple[str, ...]) -> str:
+    values = column.values if isinstance(column, Ragged) else as_array(column)
+    if values.dtype.kind not in "fiub":
+        example = f", such as {str(values.flat[0])[:40]!r}" if values.size else ""
+        advice = "; number the classes 0, 1, 2, ..., or use Task.from_arrays, which does" if noun == "labels" else ""
+        raise BadData(f"{where} has {noun} of type {values.dtype}{example}; they must be numbers{advice}")
+    return "float32" if values.dtype.str[1:].startswith(floats) else "int64"
 
 
 def check_client(samples: Any, client: str, test: Samples, classes: int | None, collate_fn: Any = None) -> Samples:

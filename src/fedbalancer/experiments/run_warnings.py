@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.training import LocalLayers
+from fedbalancer.client.training import STATISTICS, LocalLayers
 from fedbalancer.core.samples import IGNORED
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.task import CountedClients, MadeOnDemand
@@ -19,7 +19,6 @@ from fedbalancer.experiments.clock import latency_row, latency_scale
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import availability_of, resolve_spec
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.methods.composition import STATISTICS
 from fedbalancer.methods.table import Method
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.simulation.devices import are_available
@@ -171,6 +170,7 @@ def _availability_warnings(spec: RunSpec, task: Task, settings: Settings) -> Ite
     devices = spec.devices
     if isinstance(devices, Fleet):
         yield from find_problems(devices)
+        yield from _device_warnings(devices, task)
     if settings.availability is None and not (isinstance(devices, Fleet) and devices.has_online):
         return
     clients = tuple(sorted(task.sizes))
@@ -179,6 +179,17 @@ def _availability_warnings(spec: RunSpec, task: Task, settings: Settings) -> Ite
         yield (
             f"{available} of {len(clients)} clients are available when seed {spec.seed} starts, fewer than the "
             f"{settings.clients_per_round} of a round, so rounds may be empty; use more users if the task has them"
+        )
+
+
+def _device_warnings(fleet: Fleet, task: Task) -> Iterator[str]:
+    """Yield a warning if some clients have the id of a device and others do not."""
+    ids = {device.id for device in fleet.devices}
+    others = [client for client in task.sizes if client not in ids]
+    if 0 < len(others) < len(task.sizes):
+        yield (
+            f"{len(others)} of {len(task.sizes)} clients have no device with their id in the fleet, for example "
+            f"{others[0]!r}; they get devices that are drawn from the fleet"
         )
 
 

@@ -22,6 +22,7 @@ from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.fields import check_fields
 from fedbalancer.core.optimizers import optimizer_text
 from fedbalancer.core.types import Arrays, Layout, Order, Shapes, Summary, TrainOptions, Weights
+from fedbalancer.core.types.layout import find_name_fault
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 STYPE = "numpy.ndarray"
@@ -461,9 +462,8 @@ def read_arrays(content: RecordDict, shapes: Shapes) -> Arrays:
         InvalidMessage: Names, shapes or types differ from the declared ones.
     """
     record: Mapping[str, Array] = content.array_records.get(METHOD_ARRAYS, {})
-    if different := sorted(set(record) ^ set(shapes)):
-        wanted = ", ".join(sorted(shapes)) or "none"
-        raise InvalidMessage(f"arrays that differ in {different[0][:50]!r} from the declared ones ({wanted})")
+    if fault := find_name_fault(record, shapes):
+        raise InvalidMessage(fault)
     float32 = np.dtype(np.float32)
     return {name: read_array(name, record[name], tuple(shape), float32) for name, shape in shapes.items()}
 

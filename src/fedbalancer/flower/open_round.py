@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fedbalancer.client.round import decode_summaries
-from fedbalancer.client.training import make_part, rank_speeds
+from fedbalancer.client.training import check_order_arrays, make_part, rank_speeds
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import UNDER_WAY, ClientReport, FailedClient, Ledger, RoundPlan, RoundResult, Weights
-from fedbalancer.core.types.layout import find_array_fault
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, MetricRecord, RecordDict
 from fedbalancer.flower.events import shorten
 from fedbalancer.flower.failures import SILENT
@@ -146,7 +145,7 @@ class OpenRound:
             timeout_s: Longest duration of a round without a deadline, in seconds.
         """
         host, number = self._host, self.plan.order.round
-        self._check_order()
+        check_order_arrays(self.plan.order.arrays, self._host.method.train, self._host.layout.layout)
         self._arrays = arrays = self._arrays or host.layout.record(self.weights)
         config = host.train_config
         config["server-round"] = number
@@ -161,15 +160,6 @@ class OpenRound:
                 gone = client not in host.nodes.connected_clients()
                 why = "its node is gone" if gone else "nothing was sent to it"
                 self._mark_missing(client, "unavailable", why)
-
-    def _check_order(self) -> None:
-        """Check the arrays that the aggregator sends against those that the clients need."""
-        train = self._host.method.train
-        if problem := find_array_fault(self.plan.order.arrays, train.down_arrays(self._host.layout.layout)):
-            raise BadSetting(
-                f"the aggregator's order_arrays returned {problem}; {type(train).__name__}.down_arrays declares what "
-                "the clients need"
-            )
 
     def _instruction(self, client: str) -> Instruction:
         return replace(self._host.instruction(self.plan, client), rank=self._ranks.get(client, 0.0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedbalancer.client.policies import CLIENT_SLOTS, ClientPolicies
-from fedbalancer.client.training import LocalLayers
+from fedbalancer.client.training import STATISTICS, LocalLayers
 from fedbalancer.core.contracts import (
     Aggregator,
     ClientSelector,
@@ -147,10 +147,6 @@ class Method:
             server=replace(self.server, **{slot: choice for slot, choice in slots.items() if slot in SERVER_SLOTS}),
             client=replace(self.client, **{slot: choice for slot, choice in slots.items() if slot in CLIENT_SLOTS}),
         )
-
-
-STATISTICS = "*running_mean *running_var"
-"""Names of the running statistics of batch norms."""
 
 
 def with_local_statistics(method: Method, settings: Settings) -> Method:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
@@ -209,7 +210,7 @@ class Server:
             weights, aggregate = self._finish_fold(state, result.folded, result.reports)
         elif aggregates:
             weighted = self.policies.late.weighted(self.setup, known, result.reports)
-            weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, weighted)
+            weights, aggregate = self._aggregate(known, weighted)
         # Reports that joined late say nothing about how this round was planned.
         seen = result.in_time if result.plan.late == "joins" else result
         slots = {slot: getattr(self.policies, slot).observe(self.setup, known, seen) for slot in OBSERVING_SLOTS}
@@ -225,6 +226,19 @@ class Server:
             "suspensions": _suspensions(state).after(result),
         }
         return replace(known, round=state.round + 1, clock_s=clock_s, **changes, **slots)
+
+    def _aggregate(self, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
+        """Ask the aggregator, and check its answer, because the policy may be a user's."""
+        answer: object = self.policies.aggregate.aggregate(self.setup, state, reports)
+        match answer:
+            case (np.ndarray() as weights, _) if weights.shape == state.weights.shape:
+                return cast(tuple[Weights, Any], answer)
+        kind = answer[0] if isinstance(answer, tuple) and len(answer) == 2 else answer
+        got = f"an array of shape {kind.shape}" if isinstance(kind, np.ndarray) else type(kind).__name__
+        raise BadSetting(
+            f"{type(self.policies.aggregate).__name__}.aggregate returned {got} in round {state.round + 1}; it must "
+            f"return the new weights, an array of shape {state.weights.shape}, and its next state"
+        )
 
     def _finish_fold(
         self, state: ServerState, folded: FoldedUpdates, reports: tuple[ClientReport, ...]

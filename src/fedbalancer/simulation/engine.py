@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.client.round import ClientMemory, ClientRound, decode_summaries, decode_update
-from fedbalancer.client.training import start_model
+from fedbalancer.client.training import check_order_arrays, start_model
 from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
@@ -337,9 +337,10 @@ class SimulatedEngine:
     def _draw(self, order: Order, rounds: list[ClientRound]) -> DeviceDraws:
         """Draw the times of the round's clients."""
         clients = [client_round.client for client_round in rounds]
+        if self.costs is not None or order.arrays:
+            check_order_arrays(order.arrays, self.policies.train, self.executor.layout)
         if self.costs is None:
             return draw_devices(self.devices, clients, order.round, self.down_bytes, self.up_bytes)
-        self.costs.check_order(order, self.executor.layout)
         return self.costs.draw(self.devices, clients, order.round, [client_round.part for client_round in rounds])
 
     def _forward_passes(

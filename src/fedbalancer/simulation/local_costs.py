@@ -14,7 +14,7 @@ from fedbalancer.client.training import make_part, rank_speeds
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.core.types import FloatArray, Layout, Order, Part
-from fedbalancer.core.types.layout import check_shapes, count_bytes, find_array_fault
+from fedbalancer.core.types.layout import check_shapes, count_bytes
 from fedbalancer.simulation.devices import DeviceDraws, draw_devices, estimate_network_s
 
 Mask = NDArray[np.bool_]
@@ -118,22 +118,6 @@ class LocalCosts:
     def batch_factors(self, clients: Sequence[str], order: Order) -> FloatArray:
         """Return `batch_factor` of every client."""
         return np.array([self.batch_factor(self.part(client, order)) for client in clients])
-
-    def check_order(self, order: Order, layout: Layout) -> None:
-        """Check the arrays that the aggregator sends.
-
-        Args:
-            order: The order of a round.
-            layout: Names and shapes of the tensors that the executor trains.
-
-        Raises:
-            BadSetting: If they differ from what the policy in slot `train` needs.
-        """
-        if problem := find_array_fault(order.arrays, self.policies.train.down_arrays(layout)):
-            raise BadSetting(
-                f"the aggregator's order_arrays returned {problem}; {type(self.policies.train).__name__}.down_arrays "
-                "declares what the clients need"
-            )
 
     def _group_by_bytes(self, parts: Sequence[Part | None]) -> dict[tuple[int, int], list[int]]:
         groups: dict[tuple[int, int], list[int]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -283,6 +284,8 @@ def resolve_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
 
     if isinstance(loss, str) and loss != "cross_entropy":
         raise UnknownName("loss", loss, ["cross_entropy"])
+    if not isinstance(loss, str) and not callable(loss):
+        raise BadData(f"loss = {loss!r} must be 'cross_entropy' or a function of (outputs, labels)")
 
     def compute(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         if callable(loss):
@@ -294,7 +297,9 @@ def resolve_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
         if not isinstance(losses, torch.Tensor) or losses.shape != (len(labels),):
             got = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
             whose = "the loss" if callable(loss) or has_labels(labels) else "a model without labels"
-            raise BadData(f"{whose} must return one value per sample: a tensor of shape ({len(labels)},), not {got}")
+            mean = "; reduction='none' keeps all values" if callable(loss) and getattr(losses, "ndim", 1) == 0 else ""
+            needed = f"one value per sample: a tensor of shape ({len(labels)},)"
+            raise BadData(f"{whose} must return {needed}, not {got}{mean}")
         return losses
 
     return compute
@@ -471,5 +476,6 @@ def _call_factory(make: Callable[[], Any]) -> Any:
     except FedBalancerError:
         raise
     except Exception as error:  # the user's code may raise anything
-        name = getattr(make, "__qualname__", repr(make))
+        function = make.func if isinstance(make, partial) else make
+        name = getattr(function, "__qualname__", repr(function))
         raise BadData(f"the task's model {name}() raised {type(error).__name__}: {error}") from error

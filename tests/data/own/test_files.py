@@ -118,6 +118,9 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises(BadData, match=r"broken\.parquet cannot be read as Parquet"):
         fb.Task.from_parquet(tmp_path / "broken.parquet", **options)
+    (tmp_path / "semicolons.csv").write_text("person;a;kind\nann;1;2\n")
+    with pytest.raises(BadData, match=r"the header is one column, 'person;a;kind'; separate columns by commas"):
+        fb.Task.from_csv(tmp_path / "semicolons.csv", **options)
     pl.DataFrame(COLUMNS)[:0].write_parquet(tmp_path / "empty.parquet")
     with pytest.raises(BadData, match=r"empty\.parquet has no rows"):
         fb.Task.from_parquet(tmp_path / "empty.parquet", **options)

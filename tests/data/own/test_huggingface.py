@@ -305,6 +305,7 @@ def test_a_task_file_names_a_folder(stored: Path, monkeypatch: pytest.MonkeyPatc
     ("path", "more", "error", "words"),
     [
         ("nowhere", "", BadData, "'nowhere' cannot be loaded"),
+        ("./nowhere", "", BadData, "'./nowhere' does not exist; give a folder, or a name"),
         ("saved", 'subset = "en"', BadSetting, "subset = 'en' is for a data set that is loaded by name"),
         ("splits", 'test = "tset"', UnknownName, "did you mean test"),
         ("saved", "padding = true", BadSetting, "padding = True in \\[data\\]"),

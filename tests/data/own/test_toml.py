@@ -193,12 +193,23 @@ def test_compare_loads_a_model_beside_the_file_in_every_worker(place: Path) -> N
         ("hidden", "hiden", "did you mean hidden"),
         ('name = "mlp"', 'name = "nowhere:make"', "there is no module 'nowhere'"),
         ('name = "mlp"\nhidden = [4]', 'name = "json:dumps"', "model json:dumps needs a value for obj"),
+        (
+            'name = "mlp"\nhidden = [4]',
+            'name = "odd_objects:made"',
+            "odd_objects:made is an object, Linear; it must be a function",
+        ),
+        ('user = "who"\n', "", "partition (dirichlet, shards or iid) and clients (my_task.toml)"),
+        ("rounds = 2", "learning_rate = 'fast'", "must be a number > 0 and <= 1000 (my_task.toml, [settings])"),
+        ("rounds = 2", "optimizer = 'adamm'", "? (my_task.toml, [settings])"),
+        ("rounds = 2", "metric = 'f2'", "did you mean r2 or f1? (my_task.toml, [settings])"),
+        ("rounds = 2", "[devices]\nkind = 'synthetic'\nslw = 1", "did you mean slow? (my_task.toml)"),
         ('name = "tiny"', "name = 3", "name = 3 must be text"),
         ('name = "tiny"', "name = [", "is not valid TOML"),
     ],
 )
 def test_mistakes_are_one_line(place: Path, old: str, new: str, words: str) -> None:
     assert old in GOOD
+    (place / "home" / "odd_objects.py").write_text("import torch\nmade = torch.nn.Linear(3, 2)\n")
     file = place / "home" / "my_task.toml"
     file.write_text(GOOD.replace(old, new, 1))
     done = CliRunner().invoke(app, ["compare", str(file), "--out", str(place / "out")])

@@ -135,11 +135,7 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
         ({"file": "a.csv", "slow": 1}, BadSetting, "no other keys.*'slow'"),
         ({"file": 5}, BadSetting, "the file is a text"),
         ({"kind": "sintetic"}, UnknownName, "did you mean synthetic"),
-        (
-            {"kind": "synthetic", "speed": 3},
-            BadSetting,
-            "kind = 'synthetic': got an unexpected keyword argument 'speed'",
-        ),
+        ({"kind": "synthetic", "slw": 3}, UnknownName, "with kind = 'synthetic' 'slw'; did you mean slow"),
         ({"kind": "fedscale"}, BadSetting, "missing 1 required positional argument: 'devices'"),
     ],
 )
@@ -165,5 +161,7 @@ def test_what_devices_of_a_run_may_be() -> None:
     assert not is_device_model(type(model)), "a class is a function that makes one"
     assert resolve_devices(model) is model
     assert resolve_devices(None) is None
+    with pytest.raises(BadSetting, match=r"devices is a list; make a fleet of it: fb.Fleet\(devices\)"):
+        resolve_devices([Device(id="a")])
     with pytest.raises(BadSetting, match="devices = 5 must be a Fleet"):
         resolve_devices(5)

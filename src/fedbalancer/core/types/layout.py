@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -116,9 +116,8 @@ def find_array_fault(arrays: Mapping[str, Any], shapes: Shapes) -> str | None:
         >>> find_array_fault({"c": np.zeros(2, dtype=np.float32)}, {"c": (3,)})
         "array 'c' of shape (2,), which must be (3,)"
     """
-    if unexpected := sorted(set(arrays) ^ set(shapes), key=str):
-        wanted = ", ".join(sorted(shapes)) or "none"
-        return f"arrays that differ in {str(unexpected[0])[:50]!r} from the declared ones ({wanted})"
+    if fault := find_name_fault(arrays, shapes):
+        return fault
     for name, shape in shapes.items():
         array = arrays[name]
         if not isinstance(array, np.ndarray) or array.dtype != np.float32:
@@ -131,6 +130,26 @@ def find_array_fault(arrays: Mapping[str, Any], shapes: Shapes) -> str | None:
             return f"array {name!r} with a value that is not a finite number"
         if most > MAX_VALUE:
             return f"{most:g} in array {name!r}, which must be at most {MAX_VALUE:g}"
+    return None
+
+
+def find_name_fault(names: Iterable[Any], shapes: Shapes) -> str | None:
+    """Return which array is missing or not declared. None if the names are right.
+
+    Args:
+        names: Names of the arrays.
+        shapes: Declared names and shapes.
+
+    Example:
+        >>> find_name_fault([], {"c": (3,)}), find_name_fault(["c", "d"], {"c": (3,)})
+        ("no array 'c', which is declared", "array 'd', which is not declared (declared: c)")
+    """
+    given = set(names)
+    if missing := sorted(set(shapes) - given):
+        return f"no array {missing[0]!r}, which is declared"
+    if unknown := sorted(given - set(shapes), key=str):
+        declared = ", ".join(sorted(shapes)) or "none"
+        return f"array {str(unknown[0])[:50]!r}, which is not declared (declared: {declared})"
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,6 +85,9 @@ def _open(path: Path, user: str | None) -> tuple[list[str], Callable[[list[str]]
         frame = pl.read_csv(
             path, separator=CSV[path.suffix.lower()], schema_overrides=as_text, infer_schema_length=None, glob=False
         )
+        if len(frame.columns) == 1 and re.search("[;\t|,]", frame.columns[0]):
+            right = "commas" if CSV[path.suffix.lower()] == "," else "tabs"
+            raise BadData(f"{path}: the header is one column, {frame.columns[0]!r}; separate columns by {right}")
         return frame.columns, frame.select
     except pl.exceptions.PolarsError as error:
         kind = "CSV" if path.suffix.lower() in CSV else "Parquet"

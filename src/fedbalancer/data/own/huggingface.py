@@ -328,6 +328,10 @@ def _load_splits(dataset: Any, split: str, subset: str | None, test: Any) -> tup
     datasets = _import("datasets")
     where = str(dataset) if isinstance(dataset, str | Path) else "the data set"
     if isinstance(dataset, str | Path):
+        if isinstance(dataset, Path) or where[:1] in (".", "/", "~"):
+            dataset = Path(dataset).expanduser()
+            if not dataset.exists():
+                raise BadData(f"the data set {where!r} does not exist; give a folder, or a name such as 'ag_news'")
         saved = any((Path(dataset) / file).is_file() for file in ("dataset_dict.json", "dataset_info.json"))
         if saved and subset is not None:
             raise BadSetting(f"subset = {subset!r} is for a data set that is loaded by name; {where} is a saved one")

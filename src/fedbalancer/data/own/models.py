@@ -160,8 +160,9 @@ def _import_factory(
     from fedbalancer.data.registry import import_attribute
 
     function = import_attribute(place, "model")
-    if not callable(function):
-        raise BadData(f"model {place} is {type(function).__name__}; it must be a function that returns a torch module")
+    if not callable(function) or (hasattr(function, "state_dict") and not isinstance(function, type)):
+        kind = type(function).__name__
+        raise BadData(f"model {place} is an object, {kind}; it must be a function or class that makes a torch module")
     parameters = signature(function).parameters
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
     if not takes_any:

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -32,11 +33,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.settings import RUN_KEYS, is_policy_key
 from fedbalancer.data import check_user_count
 from fedbalancer.data.own.build import from_folder, from_npz
-from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
+from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names, check_settings
 from fedbalancer.data.task import Task
 from fedbalancer.simulation.devices.fleet_files import fleet_of_table
 
@@ -134,12 +135,25 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
     folder = str(path.parent.resolve())
     if ":" in str(document["model"].get("name")) and folder not in sys.path:
         sys.path.append(folder)  # the model's module may be next to the file, also for worker processes
-    task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
+    with _place(f"{path.name}, [settings]"):
+        check_settings(document["settings"])
+    with _place(path.name):
+        task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
+        devices = fleet_of_table(document["devices"], path.parent) if document["devices"] else None
     users = check_user_count(users, len(task.clients), str(path))
     clients = dict(islice(task.clients.items(), users))
     tests = {client: samples for client, samples in task.client_tests.items() if client in clients}
-    devices = fleet_of_table(document["devices"], path.parent) if document["devices"] else None
     return replace(task, clients=clients, client_tests=tests, devices=devices)
+
+
+@contextmanager
+def _place(place: str) -> Iterator[None]:
+    """Add the place to errors about settings and names."""
+    try:
+        yield
+    except (BadSetting, UnknownName) as error:
+        error.args = (f"{error} ({place})",)
+        raise
 
 
 def model_name(path: Path) -> str:

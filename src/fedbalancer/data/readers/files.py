@@ -184,7 +184,7 @@ def load_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, NDArra
     except KeyError as error:
         raise BadData(f"{path} lacks an array: {error.args[0]}") from error
     except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()) if zipfile.is_zipfile(path) else "numpy.savez writes such files"
         raise BadData(f"{path} is damaged or not an .npz file of plain arrays: {reason}") from error
 
 

@@ -11,6 +11,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from inspect import signature
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,10 @@ def _make(options: dict[str, Any], folder: Path) -> Fleet:
     for key in ("devices", "availability", "traces", "speeds", "models"):
         if isinstance(options.get(key), str):
             options[key] = folder / options[key]
+    known = signature(make).parameters
+    for key in options:
+        if key not in known:
+            raise UnknownName(f"key in [devices] with kind = {kind!r}", key, known)
     try:
         fleet: Fleet = make(**options)
     except TypeError as error:
@@ -343,6 +348,8 @@ def resolve_devices(devices: Any) -> Any:
         return Fleet.paper() if str(devices) == "paper" else read_fleet(Path(devices).expanduser())
     if callable(devices):
         return devices
+    if isinstance(devices, list | tuple):
+        raise BadSetting(f"devices is a {type(devices).__name__}; make a fleet of it: fb.Fleet(devices)")
     raise BadSetting(
         f"devices = {devices!r} must be a Fleet, a .csv or .parquet file, a table, an object with the methods "
         f"{', '.join(MODEL_METHODS)}, or a function of (clients, seed) that returns such an object"
