@@ -47,9 +47,9 @@ class Counting:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., tuple[CachingExecutor, list[Any]]]:
-    def new(about: str = "task", max_bytes: int = 2**20) -> tuple[CachingExecutor, list[Any]]:
+    def new(about: str = "task", max_bytes: int = 2**20, least_s: float = 0) -> tuple[CachingExecutor, list[Any]]:
         trainer = Counting()
-        return CachingExecutor(InlineExecutor(trainer), tmp_path, about, max_bytes), trainer.done
+        return CachingExecutor(InlineExecutor(trainer), tmp_path, about, max_bytes, least_s), trainer.done
 
     return new
 
@@ -150,6 +150,14 @@ def test_the_folder_stays_small_and_what_was_used_last_stays(tmp_path: Path) -> 
 
 def test_a_round_too_large_to_keep_is_not_kept(make: Any, tmp_path: Path) -> None:
     executor, did = make(max_bytes=100)
+    for _ in range(2):
+        executor.train(WEIGHTS, [WORK])
+    assert did == ["a", "a"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_that_are_cheaper_than_a_file_are_not_kept(make: Any, tmp_path: Path) -> None:
+    executor, did = make(least_s=60.0)
     for _ in range(2):
         executor.train(WEIGHTS, [WORK])
     assert did == ["a", "a"]

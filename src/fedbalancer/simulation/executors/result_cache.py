@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -35,6 +36,12 @@ MAX_MISSES = 5000
 Otherwise a long run would fill the folder with files that no other run needs.
 """
 
+LEAST_S = 0.003
+"""Results that took less time to compute, on average over a call, are not cached: a file costs as much.
+
+Otherwise a comparison of small models would write hundreds of thousands of files.
+"""
+
 _TRAIN_FIELDS = tuple(field.name for field in fields(TrainResult) if field.name not in ("client", "state", "arrays"))
 
 Arrays = dict[str, NDArray[Any]]
@@ -49,10 +56,14 @@ class CachingExecutor:
         folder: The cache folder.
         about: What the results depend on besides weights and work: the task and how it is trained.
         max_bytes: Maximum size of the folder.
+        least_s: Fewest seconds that a cached result took to compute.
     """
 
-    def __init__(self, executor: Executor, folder: Path, about: str, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, executor: Executor, folder: Path, about: str, max_bytes: int = MAX_BYTES, least_s: float = LEAST_S
+    ) -> None:
         self._executor = executor
+        self._least_s = least_s
         self._results = ResultFiles(folder, max_bytes)
         self._about = about
         self._max_round_bytes = max_bytes * _MAX_ROUND_SHARE
@@ -123,9 +134,11 @@ class CachingExecutor:
         """Return the result of every key: the cached one, or what `compute` returns for the missing places."""
         cached = [self._results.get(key) for key in keys]
         missing = [place for place, arrays in enumerate(cached) if arrays is None]
+        started = time.perf_counter()
         computed = dict(zip(missing, compute(missing), strict=True)) if missing else {}
+        seconds = time.perf_counter() - started
         self._misses = self._misses + len(computed) if len(computed) == len(keys) else 0
-        if self._misses <= MAX_MISSES:
+        if self._misses <= MAX_MISSES and seconds >= self._least_s * len(computed):
             for place, result in computed.items():
                 self._results.put(keys[place], to_arrays(result))
         return [
