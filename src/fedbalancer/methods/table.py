@@ -287,7 +287,7 @@ def _compose_stem(stem: str, settings: Settings) -> Method:
     """Compose a base with its modifiers."""
     base, modifiers = _split_modifiers(stem)
     result = replace({**FAMILIES, **BASES}[base][1](settings), name=base)  # the name that error messages use
-    for modifier in sorted(modifiers, key=lambda each: each == LAST):
+    for modifier in sorted(modifiers, key=lambda each: LAST.index(each) if each in LAST else -1):
         title, apply = MODIFIERS[modifier]
         before, result = result, apply(result)
         if modifier.startswith("-") and result == before:
