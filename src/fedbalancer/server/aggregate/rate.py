@@ -30,6 +30,8 @@ STRAIGHT = 0.55
 """Cosine of the mean gradient and the last step above which the rate rises."""
 UP, DOWN, TREND = 1.6, 0.3, 0.8
 """Change of the rate's logarithm per unit of cosine above `STRAIGHT`, of cosine below 0, and of rank correlation."""
+VOTES = 1.0
+"""Change of the rate's logarithm if all updates point where the model last went, and not back, in late rounds."""
 DEAD = 0.4
 """Rank correlation that changes nothing where updates are alike."""
 FEW = 5
@@ -144,11 +146,12 @@ class AutoRate(Wrapping, Aggregator):
         if self.spread > 1:
             draws = self._draws(setup, state, [report.client for report in current])
             trend = rate_trend(list(draws.values()), [loss_fall(report) for report in current])
-        share = min(max(alike, 0.0) / ALIKE, 1.0)
+        gain, share = self._gain(own), min(max(alike, 0.0) / ALIKE, 1.0)
         by_step = UP * (straight - STRAIGHT) if straight > STRAIGHT else DOWN * min(straight, 0.0)
         by_step -= TREND * math.copysign(max(abs(trend) - DEAD, 0.0), trend)
-        move = share * by_step - (1 - share) * TREND * trend
-        return self._gain(own) * min(max(move, -MOST_MOVE), MOST_MOVE)
+        by_cohort = VOTES * (1 - gain) * float(np.sign(directions @ own.step).mean()) - TREND * gain * trend
+        move = share * by_step + (1 - share) * by_cohort
+        return gain * min(max(move, -MOST_MOVE), MOST_MOVE)
 
 
 def agreement(directions: FloatArray, step: FloatArray) -> tuple[float, float]:
