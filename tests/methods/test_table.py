@@ -179,6 +179,8 @@ class TestTable:
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
         refused -= {"-deadline"} if waits or "2t" in name or name in ("timelyfl", "pisces", "pyramidfl") else set()
         refused |= {"+late"} if name in LATE else set()
+        asynchronous = method(name).late.rule() == "counts"
+        refused |= {"+autorate"} if name in DRIFT or asynchronous or not method(name).part.is_whole else set()
         refused |= {"+forecast"} if isinstance(method(name).work, AllOrNothing | RepeatedEpochs) else set()
         own_rule = not isinstance(method(name).samples, EverySample | OverThreshold)
         refused |= {"+trimmed", "+classfloor"} if own_rule else set()
