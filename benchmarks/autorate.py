@@ -1,6 +1,6 @@
 """The rate that `canter+autorate` finds from five starts: docs/images/methods/autorate.png.
 
-    python benchmarks/autorate.py
+python benchmarks/autorate.py
 """
 
 from __future__ import annotations

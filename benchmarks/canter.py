@@ -77,6 +77,8 @@ POWERS = (
 LABELS = ("fedavg+1t", "fedbalancer", "canter", "canter+trimmed")
 RATES = {"har": 0.005, "femnist": 0.015, "synthetic": 0.01, "watch": 0.003, "celeba": 0.01}
 """The tasks' learning rates at `small`."""
+RATE_ROUNDS = {"watch": ("rounds=20",), **dict.fromkeys(("har", "femnist", "celeba"), ("rounds=25",))}
+"""Shorter budgets: the search is over after a few rounds."""
 USERS = {"synthetic": 100}
 DIGITS = """name = "digits"
 [data]
@@ -247,9 +249,8 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None, runs: Path
         cases = [(task, kind) for task in tasks or ("har", "synthetic") for kind in kinds]
         return [Compared(f"{t}, {kind}", t, LABELS, seeds or "10..12", kinds[kind]) for t, kind in cases]
     if what == "rate":
-        halves = {task: ("rounds=50",) for task in ("har", "femnist", "celeba")}
         return [
-            Compared(t, t, wrong_rates(t), seeds or "10..14", halves.get(t, ()), extend=1) for t in tasks or RATES
+            Compared(t, t, wrong_rates(t), seeds or "10..12", RATE_ROUNDS.get(t, ()), extend=1) for t in tasks or RATES
         ]
     methods, usual_tasks, usual_seeds = {
         "held-out": (USUAL, TASKS, "10..19"),

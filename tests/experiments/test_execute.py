@@ -41,7 +41,9 @@ def two_workers() -> Iterator[ExecutorCache]:
         yield executors
 
 
-@pytest.mark.parametrize("method", ["fedavg+1t", "fedbalancer", "fedbalancer+batches", "sampleselection", "canter+autorate"])
+@pytest.mark.parametrize(
+    "method", ["fedavg+1t", "fedbalancer", "fedbalancer+batches", "sampleselection", "canter+autorate"]
+)
 def test_one_and_two_workers_give_the_same_bytes(method: str, two_workers: ExecutorCache, tmp_path: Path) -> None:
     execute(spec(method), tmp_path / "one")
     execute(spec(method), tmp_path / "two", executors=two_workers)

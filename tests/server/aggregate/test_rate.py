@@ -144,7 +144,8 @@ class TestContract:
     def test_wraps_what_later_modifiers_choose_and_is_wrapped_by_robust(self) -> None:
         assert method("fedavg+1t+autorate+momentum").aggregate == AutoRate(method("fedavg+1t+momentum").aggregate)
         robust = method("canter+robust+autorate").aggregate
-        assert isinstance(robust, CheckedUpdates) and isinstance(robust.inner, AutoRate)
+        assert isinstance(robust, CheckedUpdates)
+        assert isinstance(robust.inner, AutoRate)
 
 
 class TestFindsTheRate:
