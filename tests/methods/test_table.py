@@ -47,6 +47,7 @@ from fedbalancer.methods.table import (
 )
 from fedbalancer.server.aggregate import (
     QFFL,
+    AutoRate,
     CalibratedMean,
     DelayAdaptive,
     ExtrapolatedMomentum,
@@ -268,6 +269,7 @@ class TestSettingsReachTheSlots:
             "+fedexp": {"aggregate": FedExP()},
             "+fednova": {"aggregate": FedNova()},
             "+averaged": {"model_average": AveragedModel()},
+            "+autorate[aggregate.spread=2]": {"aggregate": AutoRate(spread=2.0), "summary": LossesBySteps()},
             "+median": {"aggregate": Median()},
             "+trimmedmean[aggregate.beta=.1]": {"aggregate": TrimmedMean(0.1)},
             "+krum[aggregate.keep=2,aggregate.malicious=.3]": {"aggregate": Krum(0.3, 2)},
