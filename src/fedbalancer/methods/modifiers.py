@@ -85,8 +85,10 @@ def _auto_rate(m: Method) -> Method:
     return m.with_policies(aggregate=AutoRate(m.aggregate), summary=_by_steps(m.summary))
 
 
-LAST = ("+autorate", "+robust")
-"""The modifiers that are applied after all others, in this order: they wrap what the others choose."""
+LAST = "+robust"
+"""The modifier that is applied after all others."""
+WRAPPING = ("+autorate", LAST)
+"""The modifiers that wrap what others choose. They are applied after all others, in this order."""
 Modifier = Callable[[Method], Method]
 
 MODIFIERS: dict[str, tuple[str, Modifier]] = {
@@ -144,7 +146,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
     ),
     # Around the others.
     "+autorate": ("the clients' learning rate is found while training", _auto_rate),
-    "+robust": ("withstands a few liars: medians, limits, clipped updates", robust),
+    LAST: ("withstands a few liars: medians, limits, clipped updates", robust),
     # Compression of updates.
     "+structured": (
         "Structured Updates of low rank",

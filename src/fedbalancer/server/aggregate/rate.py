@@ -154,7 +154,7 @@ class AutoRate(Wrapping, Aggregator):
         return gain * min(max(move, -MOST_MOVE), MOST_MOVE)
 
 
-def agreement(directions: FloatArray, step: FloatArray) -> tuple[float, float]:
+def agreement(directions: FloatArray, step: Weights) -> tuple[float, float]:
     """Return how much clients agree with each other, and how much their mean gradient agrees with the last step.
 
     If updates are a common gradient plus noise of the client, two of them have the cosine p, and one has the cosine
