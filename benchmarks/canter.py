@@ -11,10 +11,11 @@
     python benchmarks/canter.py trials --only 'come and go' --seeds 15..19 --out docs/results/canter/seeds-15-to-19
     python benchmarks/canter.py pace [--tasks har]                                 # the ratios by the fall of losses
     python benchmarks/canter.py power [--tasks har]                                # of the batches: others, or learned
+    python benchmarks/canter.py rate [--tasks har]                                 # wrong learning rates: +autorate
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which continues where it was stopped. Ratios are
-those of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and
-95 % interval.
+those of seconds to the target on the same seed, over FedBalancer (first; `rate`: over canter) and over the best FedAvg,
+geometric mean and 95 % interval.
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ POWERS = (
     *(f"canter[deadline=UsefulWork(gamma={power})]" for power in (0.25, 0.75)), "canter", "canter+learned",
 )  # fmt: skip
 LABELS = ("fedavg+1t", "fedbalancer", "canter", "canter+trimmed")
+RATES = {"har": 0.005, "femnist": 0.015, "synthetic": 0.01, "watch": 0.003, "celeba": 0.01}
+"""The tasks' learning rates at `small`."""
+RATE_ROUNDS = {"watch": ("rounds=20",), **dict.fromkeys(("har", "femnist", "celeba"), ("rounds=25",))}
+"""Shorter budgets: the search is over after a few rounds."""
 USERS = {"synthetic": 100}
 DIGITS = """name = "digits"
 [data]
@@ -107,6 +112,8 @@ class Compared(NamedTuple):
     """Methods that the table shows. Default: all."""
     variant: str = ""
     users: int | None = None
+    extend: int = 2
+    """Budgets that a run may take to reach the target."""
 
     def made(self, runs: Path) -> dict[str, Any]:
         """Its summary; the runs that are missing are run first."""
@@ -121,7 +128,8 @@ class Compared(NamedTuple):
             for setting in ("eval_every=1000000", *self.settings):
                 told += ["--set", filled(setting, users or 20)]
             methods = ",".join(self.methods)
-            command = ["compare", self.task, "--methods", methods, "--seeds", self.seeds, "--out", str(out), *told]
+            command = ["compare", self.task, "--methods", methods, "--seeds", self.seeds, "--out", str(out)]
+            command += ["--extend", str(self.extend), *told]
         subprocess.run([sys.executable, "-m", "fedbalancer", *command], check=True, stdout=subprocess.DEVNULL)
         found: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
         shown = {canonical_name(method) for method in self.shown or self.methods}
@@ -134,6 +142,18 @@ def filled(setting: str, users: int) -> str:
     for word, meant in (("HALF", str(users // 2)), ("ALL", str(users)), ("TRACES", traces)):
         setting = setting.replace(word, meant)
     return setting
+
+
+def wrong_rates(task: str) -> tuple[str, ...]:
+    """Methods with the task's learning rate, a tenth of it and ten times as much, given or as a start of the search."""
+    wrong = [f"[learning_rate={RATES[task] * times:g}]" for times in (0.1, 10)]
+    named = [f"{method}{rate}" for method in ("canter", "canter+autorate") for rate in ("", *wrong)]
+    return ("fedavg+1t", "fedavg+wfa", *named)
+
+
+def first_of(summary: Mapping[str, Any]) -> str:
+    """The method over which all ratios are: FedBalancer, or canter in a comparison without it."""
+    return "fedbalancer" if "fedbalancer" in summary["methods"] else "canter"
 
 
 def over(summary: Mapping[str, Any], mine: str, reference: str, share: str) -> Ratio:
@@ -151,7 +171,7 @@ def rows(name: str, task: str, summary: Mapping[str, Any]) -> Iterable[dict[str,
     """Return the rows of a comparison: one per method, target and reference."""
     for method, found in summary["methods"].items():
         for share in SHARES:
-            for reference in ("fedbalancer", ""):
+            for reference in (first_of(summary), ""):
                 ratio = over(summary, method, reference, share)
                 yield {
                     "comparison": name, "task": task, "method": method, "target_share": float(share),
@@ -174,16 +194,17 @@ def cell(ratio: Ratio) -> str:
 
 def table(name: str, summary: Mapping[str, Any]) -> list[str]:
     """A comparison in Markdown."""
-    count = len(summary["per_seed"])
+    count, first = len(summary["per_seed"]), first_of(summary)
+    title = {"fedbalancer": "FedBalancer", "canter": "canter"}[first]
     lines = [
         f"### {name}: {count} seeds, target {summary['target']:.3f}",
         "",
-        "| method | over FedBalancer, 100 % | 95 % | 90 % | over the best FedAvg, 100 % | reached | accuracy "
+        f"| method | over {title}, 100 % | 95 % | 90 % | over the best FedAvg, 100 % | reached | accuracy "
         "| worst decile | device hours to the target |",
         "|:--|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for method, found in summary["methods"].items():
-        ratios = [cell(over(summary, method, "fedbalancer", share)) for share in SHARES]
+        ratios = [cell(over(summary, method, first, share)) for share in SHARES]
         ratios.append(cell(over(summary, method, "", "1")))
         decile = found["clients"]["worst_decile"]
         cells = [
@@ -197,7 +218,7 @@ def table(name: str, summary: Mapping[str, Any]) -> list[str]:
 def over_canter(summary: Mapping[str, Any]) -> list[str]:
     """Its variants beside `canter` itself, on the same seeds: two ratios to a third may overlap and yet differ."""
     variants = [name for name in summary["methods"] if name.startswith("canter") and name != "canter"]
-    if "canter" not in summary["methods"] or not variants:
+    if "canter" not in summary["methods"] or not variants or first_of(summary) == "canter":
         return []
     ratios = {name: [cell(over(summary, name, "canter", share)) for share in SHARES] for name in variants}
     said = [f"- `{name}` over `canter`, 100, 95 and 90 %: {', '.join(found)}" for name, found in ratios.items()]
@@ -227,6 +248,10 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None, runs: Path
         kinds: Mapping[str, tuple[str, ...]] = {wrong: TRIALS[wrong], "labels as they are": ()}
         cases = [(task, kind) for task in tasks or ("har", "synthetic") for kind in kinds]
         return [Compared(f"{t}, {kind}", t, LABELS, seeds or "10..12", kinds[kind]) for t, kind in cases]
+    if what == "rate":
+        return [
+            Compared(t, t, wrong_rates(t), seeds or "10..12", RATE_ROUNDS.get(t, ()), extend=1) for t in tasks or RATES
+        ]
     methods, usual_tasks, usual_seeds = {
         "held-out": (USUAL, TASKS, "10..19"),
         "gifts": (GIVEN, ("har",), "0..4"),
@@ -255,7 +280,7 @@ def digits(runs: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = ("held-out", "gifts", "parts", "peers", "unseen", "trials", "labels", "added", "pace", "power")
+    kinds = ("held-out", "gifts", "parts", "peers", "unseen", "trials", "labels", "added", "pace", "power", "rate")
     parser.add_argument("what", choices=kinds)
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")

@@ -23,7 +23,7 @@ from fedbalancer.methods.table import BASES
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.training.fast.kernels import describe_processor
 
-ALL_NAMES = [*BASES, *MODIFIED, "canter+learned+robust"]
+ALL_NAMES = [*BASES, *MODIFIED, "canter+learned+robust", "canter+autorate+robust"]
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 
 
@@ -41,7 +41,9 @@ def two_workers() -> Iterator[ExecutorCache]:
         yield executors
 
 
-@pytest.mark.parametrize("method", ["fedavg+1t", "fedbalancer", "fedbalancer+batches", "sampleselection"])
+@pytest.mark.parametrize(
+    "method", ["fedavg+1t", "fedbalancer", "fedbalancer+batches", "sampleselection", "canter+autorate"]
+)
 def test_one_and_two_workers_give_the_same_bytes(method: str, two_workers: ExecutorCache, tmp_path: Path) -> None:
     execute(spec(method), tmp_path / "one")
     execute(spec(method), tmp_path / "two", executors=two_workers)

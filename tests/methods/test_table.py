@@ -47,6 +47,7 @@ from fedbalancer.methods.table import (
 )
 from fedbalancer.server.aggregate import (
     QFFL,
+    AutoRate,
     CalibratedMean,
     DelayAdaptive,
     ExtrapolatedMomentum,
@@ -179,6 +180,8 @@ class TestTable:
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
         refused -= {"-deadline"} if waits or "2t" in name or name in ("timelyfl", "pisces", "pyramidfl") else set()
         refused |= {"+late"} if name in LATE else set()
+        asynchronous = method(name).late.rule() == "counts"
+        refused |= {"+autorate"} if name in DRIFT or asynchronous or not method(name).part.is_whole else set()
         refused |= {"+forecast"} if isinstance(method(name).work, AllOrNothing | RepeatedEpochs) else set()
         own_rule = not isinstance(method(name).samples, EverySample | OverThreshold)
         refused |= {"+trimmed", "+classfloor"} if own_rule else set()
@@ -266,6 +269,7 @@ class TestSettingsReachTheSlots:
             "+fedexp": {"aggregate": FedExP()},
             "+fednova": {"aggregate": FedNova()},
             "+averaged": {"model_average": AveragedModel()},
+            "+autorate[aggregate.spread=2]": {"aggregate": AutoRate(spread=2.0), "summary": LossesBySteps()},
             "+median": {"aggregate": Median()},
             "+trimmedmean[aggregate.beta=.1]": {"aggregate": TrimmedMean(0.1)},
             "+krum[aggregate.keep=2,aggregate.malicious=.3]": {"aggregate": Krum(0.3, 2)},

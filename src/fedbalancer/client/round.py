@@ -293,7 +293,7 @@ class ClientRound:
             indices=self.indices,
             batches=self.all_batches if batches is None else batches,
             batch_size=order.batch_size,
-            learning_rate=order.learning_rate,
+            learning_rate=order.rate_of(self.client),
             mu=self.policies.mu,
             clip_norm=order.clip_norm,
             seed=integer_seed(order.seed, "train", order.round, self.client),

@@ -228,7 +228,7 @@ class Instruction:
             "deadline-s": float(order.deadline_s), "epochs": order.epochs, "batch-size": order.batch_size,
             "seed": order.seed, "sample-cap": _NONE if order.sample_cap is None else order.sample_cap,
             "epoch-batches": _NONE if order.epoch_batches is None else order.epoch_batches,
-            "budget-s": float(self.budget_s), "learning-rate": order.learning_rate,
+            "budget-s": float(self.budget_s), "learning-rate": order.rate_of(self.client),
             "clip-norm": float(_NONE) if order.clip_norm is None else order.clip_norm,
             "accepted-round": self.accepted_round, "batch-s": self.batch_s, "run-key": self.run_key,
             "method": self.method, "policies": self.policies, "late-counts": self.late_counts, "rank": self.rank,

@@ -16,11 +16,13 @@ from fedbalancer.client.compress import (
 from fedbalancer.client.samples import ClassFloor, EverySample, OverThreshold, RandomSamples, Trimmed
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
 from fedbalancer.client.work import ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs
+from fedbalancer.core.contracts import Summarizer
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.methods.composition import Method
 from fedbalancer.methods.robust import robust
 from fedbalancer.server.aggregate import (
     QFFL,
+    AutoRate,
     FedAdagrad,
     FedAdam,
     FedExP,
@@ -68,13 +70,25 @@ def _forecast(m: Method) -> Method:
 
 
 def _learned(m: Method) -> Method:
-    if type(m.summary) is not LossStatistics:
+    if type(m.summary) not in (LossStatistics, LossesBySteps):
         raise BadSetting(f"method '{m.name}+learned': {type(m.summary).__name__} reports nothing about single steps")
-    return m.with_policies(deadline=LearnedWork(), summary=LossesBySteps(**asdict(m.summary)))
+    return m.with_policies(deadline=LearnedWork(), summary=_by_steps(m.summary))
+
+
+def _by_steps(summary: Summarizer) -> Summarizer:
+    """Return the summary with losses by steps, if it releases plain statistics."""
+    return LossesBySteps(**asdict(summary)) if type(summary) is LossStatistics else summary
+
+
+def _auto_rate(m: Method) -> Method:
+    """Return the method with a searched learning rate. Without losses by steps, updates alone decide."""
+    return m.with_policies(aggregate=AutoRate(m.aggregate), summary=_by_steps(m.summary))
 
 
 LAST = "+robust"
 """The modifier that is applied after all others."""
+WRAPPING = ("+autorate", LAST)
+"""The modifiers that wrap what others choose. They are applied after all others, in this order."""
 Modifier = Callable[[Method], Method]
 
 MODIFIERS: dict[str, tuple[str, Modifier]] = {
@@ -130,7 +144,8 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         "Krum: the updates closest to the others",
         lambda m: m.with_policies(aggregate=Krum()),
     ),
-    # Robustness.
+    # Around the others.
+    "+autorate": ("the clients' learning rate is found while training", _auto_rate),
     LAST: ("withstands a few liars: medians, limits, clipped updates", robust),
     # Compression of updates.
     "+structured": (

@@ -20,7 +20,7 @@ from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.methods.composition import Method, setup_of, with_local_statistics
 from fedbalancer.methods.fields import check_settings_used, has_field, split_address, with_fields
-from fedbalancer.methods.modifiers import LAST, MODIFIERS
+from fedbalancer.methods.modifiers import MODIFIERS, WRAPPING
 from fedbalancer.methods.names import MethodName, check_name, parse_method_name, with_choices
 from fedbalancer.methods.policy_registry import make_policy
 from fedbalancer.methods.slots import check_composition, check_policy_type, load_policy
@@ -287,7 +287,7 @@ def _compose_stem(stem: str, settings: Settings) -> Method:
     """Compose a base with its modifiers."""
     base, modifiers = _split_modifiers(stem)
     result = replace({**FAMILIES, **BASES}[base][1](settings), name=base)  # the name that error messages use
-    for modifier in sorted(modifiers, key=lambda each: each == LAST):
+    for modifier in sorted(modifiers, key=lambda each: WRAPPING.index(each) if each in WRAPPING else -1):
         title, apply = MODIFIERS[modifier]
         before, result = result, apply(result)
         if modifier.startswith("-") and result == before:

@@ -126,6 +126,7 @@ class Server:
         cohort = self._cohort(state, available)
         deadline_s, quorum = self._deadline(state, cohort)
         quorum = self.policies.late.quorum(self.setup, state, quorum)
+        clients = tuple(sorted(state.ledger.clients[row] for row in cohort))
         order = Order(
             round=state.round + 1,
             loss_threshold=self.policies.threshold.threshold(self.setup, state),
@@ -141,9 +142,9 @@ class Server:
             arrays=self.policies.aggregate.order_arrays(self.setup, state),
             repeats=self.setup.repeats,
             shares=self._shares(state, cohort),
+            rates=self.policies.aggregate.client_rates(self.setup, state, clients),
         )
         bounds_s = self.policies.deadline.between(self.setup, state, cohort)
-        clients = tuple(sorted(state.ledger.clients[row] for row in cohort))
         plan = RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
         return self._with_reserve(plan, state, cohort) if plan.late == "counts" else plan
 

@@ -249,6 +249,16 @@ class Aggregator(ServerPolicy):
         """
         return {}
 
+    def client_rates(self, setup: Setup, state: ServerState, clients: Sequence[str]) -> Mapping[str, float]:
+        """Return the factor of the learning rate of each client of the next round. Default: 1 for all.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            clients: Ids of the cohort, sorted.
+        """
+        return {}
+
     def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
         """Return faults that only show when the reports of a round are compared: client id to explanation.
 

@@ -102,6 +102,7 @@ class Order:
         arrays: Named arrays from the aggregator to every client, for methods that send more than the model.
         repeats: How much more than all epochs a client may train, as a multiple of them.
         shares: Share of the model that each client trains, by its id, if the deadline policy sets it.
+        rates: Factor of the learning rate of each client, by its id, if the aggregator sets it.
     """
 
     round: int
@@ -118,6 +119,15 @@ class Order:
     arrays: Arrays = field(default_factory=dict, compare=False)
     repeats: float = 0.0
     shares: Mapping[str, float] = field(default_factory=dict, compare=False)
+    rates: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    def rate_of(self, client: str) -> float:
+        """Return the learning rate of a client in this round.
+
+        Args:
+            client: The client's id.
+        """
+        return self.learning_rate * self.rates.get(client, 1.0)
 
     def per_epoch(self, samples: int) -> int:
         """Return the batches of a local epoch.

@@ -12,10 +12,12 @@ from fedbalancer.server.aggregate.optimisers import (
     FedYogi,
     ServerMomentum,
 )
+from fedbalancer.server.aggregate.rate import AutoRate
 from fedbalancer.server.aggregate.robust import Krum, Median, TrimmedMean
 
 __all__ = [
     "QFFL",
+    "AutoRate",
     "CalibratedMean",
     "CheckedUpdates",
     "DelayAdaptive",

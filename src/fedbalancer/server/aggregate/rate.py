@@ -1,0 +1,228 @@
+"""The clients' learning rate, found while training: every cohort is an experiment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import AtLeastOne, Count, NonzeroShare
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import STEP_BINS, ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.wrapping import Wrapping
+from fedbalancer.server.aggregate.mean import WeightedMean, sort_by_client, squared_norm
+
+MIN_REPORTS = 3
+"""Fewest reports from which the rate is changed."""
+LONGEST = 2.0
+"""Longest update that counts in full, as a multiple of the round's median norm."""
+MOST_MOVE = 1.0
+"""Largest change of the logarithm of the rate in one round."""
+MOST_FACTOR = 1e4
+"""Largest and smallest (as 1 / factor) multiple of the task's rate."""
+ALIKE = 0.2
+"""Median cosine of two clients' updates from which on only the agreement with the last step raises the rate."""
+STRAIGHT = 0.55
+"""Cosine of the mean gradient and the last step above which the rate rises."""
+UP, DOWN, TREND = 1.6, 0.3, 0.8
+"""Change of the rate's logarithm per unit of cosine above `STRAIGHT`, of cosine below 0, and of rank correlation."""
+VOTES = 1.0
+"""Change of the rate's logarithm if all updates point where the model last went, and not back, in late rounds."""
+DEAD = 0.4
+"""Rank correlation that changes nothing where updates are alike."""
+FEW = 5
+"""Number of losses from which their mean is used alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class RateState:
+    """State of `AutoRate`.
+
+    Args:
+        inner: State of the wrapped policy.
+        log_factor: Natural logarithm of the factor of the task's learning rate.
+        rounds: Number of rounds with reports.
+        step: The last change of the model; empty before the first.
+    """
+
+    inner: Any
+    log_factor: float
+    rounds: int = 0
+    step: Weights = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class AutoRate(Wrapping, Aggregator):
+    """Ours, used by `+autorate`: finds the clients' learning rate while training.
+
+    The rate of a client in a round is the task's rate times a common factor, times a number between 1 / `spread` and
+    `spread` that is drawn for this client and round. After the round, the common factor moves by what these rates
+    achieved:
+
+    - *Agreement with the last step.* If most updates still point where the model last went, the steps are too short,
+      and the factor rises. The median cosine is divided by what it would be for the same gradient, given how much the
+      updates of two clients agree, so that differences between clients do not count as a turn.
+    - *The experiment.* The rank correlation of the clients' rates and the relative fall of their losses during local
+      training. If clients with larger rates fall more, the factor rises. Its weight is small where updates are alike.
+
+    Both are medians or ranks, and the factor changes by at most e per round, so one dishonest client cannot set it.
+    Updates are clipped to twice the median norm. After `rounds` rounds, moves and `spread` - 1 decrease as 1 / n.
+
+    Args:
+        inner: The wrapped aggregator.
+        spread: Largest factor between a client's rate and the common rate. 1: no experiment.
+        rounds: Rounds with moves of full size.
+        first: Factor of the first round. It is below 1 because the factor rises more safely than it falls.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("canter+autorate").aggregate.inner
+        ExtrapolatedMomentum(beta=0.5)
+    """
+
+    inner: Aggregator = field(default_factory=WeightedMean)
+    spread: AtLeastOne = 3.0
+    rounds: Count = 10
+    first: NonzeroShare = 1 / 3
+
+    def refuses(self, method: Any) -> str | None:
+        """Refuse methods without rounds, updates without lengths, parts of the model, and noise with a guarantee."""
+        if method.late.rule() == "counts":
+            return f"AutoRate compares the clients of a round; late {type(method.late).__name__} has none"
+        if self.inner.counts_votes:
+            return f"AutoRate compares the lengths of updates; {type(self.inner).__name__} sends signs only"
+        if not method.part.is_whole:
+            return f"AutoRate compares updates of the whole model; part {type(method.part).__name__} sends parts"
+        if self.inner.model_noise_multiplier is not None:
+            return f"AutoRate reveals more of the updates than the model that {type(self.inner).__name__} protects"
+        return self.inner.refuses(method)
+
+    def init(self, setup: Setup) -> RateState:
+        return RateState(self.inner.init(setup), math.log(self.first))
+
+    def client_rates(self, setup: Setup, state: ServerState, clients: Sequence[str]) -> Mapping[str, float]:
+        """Return the factor of the learning rate of every client, drawn from its named stream."""
+        common = math.exp(state.aggregate.log_factor)
+        return {client: common * draw for client, draw in self._draws(setup, state, clients).items()}
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, RateState]:
+        own: RateState = state.aggregate
+        ordered = sort_by_client(reports)
+        norms = np.array([math.sqrt(squared_norm(report.update)) for report in ordered])
+        rate = setup.rate_in(state.round + 1) * math.exp(own.log_factor)
+        weights, inner = self.inner.aggregate(
+            replace(setup, learning_rate=rate, schedule=None), self.unwrapped(state), _clip(ordered, norms)
+        )
+        move = self._move(setup, state, ordered, norms)
+        most = math.log(MOST_FACTOR)
+        log_factor = min(max(own.log_factor + move, -most), most)
+        return weights, RateState(inner, log_factor, own.rounds + 1, weights - state.weights)
+
+    def _gain(self, own: RateState) -> float:
+        return min(1.0, self.rounds / (own.rounds + 1))
+
+    def _draws(self, setup: Setup, state: ServerState, clients: Sequence[str]) -> dict[str, float]:
+        """Return each client's rate as a multiple of the common rate, the same on every call in a round."""
+        widest = 1 + (self.spread - 1) * self._gain(state.aggregate)
+        return {
+            client: widest ** (2 * stream(setup.seed, "learning rate", state.round + 1, client).random() - 1)
+            for client in clients
+        }
+
+    def _move(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport], norms: FloatArray) -> float:
+        """Return the change of the logarithm of the rate."""
+        own: RateState = state.aggregate
+        fresh = [place for place, report in enumerate(reports) if report.staleness == 0]
+        if len(fresh) < MIN_REPORTS or not len(own.step):
+            return 0.0
+        current = [reports[place] for place in fresh]
+        directions = np.stack([report.update for report in current]) / np.maximum(norms[fresh], 1e-30)[:, None]
+        alike, straight = agreement(directions, own.step)
+        trend = 0.0
+        if self.spread > 1:
+            draws = self._draws(setup, state, [report.client for report in current])
+            trend = rate_trend(list(draws.values()), [loss_fall(report) for report in current])
+        gain, share = self._gain(own), min(max(alike, 0.0) / ALIKE, 1.0)
+        by_step = UP * (straight - STRAIGHT) if straight > STRAIGHT else DOWN * min(straight, 0.0)
+        by_step -= TREND * math.copysign(max(abs(trend) - DEAD, 0.0), trend)
+        by_cohort = VOTES * (1 - gain) * float(np.sign(directions @ own.step).mean()) - TREND * gain * trend
+        move = share * by_step + (1 - share) * by_cohort
+        return gain * min(max(move, -MOST_MOVE), MOST_MOVE)
+
+
+def agreement(directions: FloatArray, step: Weights) -> tuple[float, float]:
+    """Return how much clients agree with each other, and how much their mean gradient agrees with the last step.
+
+    If updates are a common gradient plus noise of the client, two of them have the cosine p, and one has the cosine
+    p / sqrt(p + (1 - p) / K) with the mean of K. The second result is the cosine with the step divided by this.
+
+    Args:
+        directions: Updates of norm 1, one row per client.
+        step: The last change of the model.
+
+    Returns:
+        The median cosine of two clients, and the cosine from -1 to 1 of the mean gradient and the step; 0 if clients
+        do not agree.
+    """
+    count = len(directions)
+    alike = float(np.median((directions @ directions.T)[np.triu_indices(count, 1)]))
+    length = math.sqrt(squared_norm(step))
+    if alike <= 0.02 or length == 0:
+        return alike, 0.0
+    cosine = float(np.median(directions @ step)) / length
+    expected = alike / math.sqrt(alike + (1 - alike) / count)
+    return alike, min(max(cosine / expected, -1.0), 1.0)
+
+
+def loss_fall(report: ClientReport) -> float:
+    """Return the logarithm of a client's last losses over its first ones, or NaN if its summary does not release them.
+
+    Every loss is of a sample that was not yet trained in this round (`LossesBySteps`).
+
+    Args:
+        report: The report.
+    """
+    if len(report.summary.released) != 3 * STEP_BINS:
+        return math.nan
+    counts, sums, _ = np.reshape(report.summary.released, (3, STEP_BINS))
+    bins = np.flatnonzero(counts >= 1)
+    if len(bins) < 2:
+        return math.nan
+    last = bins[-1:] if counts[bins[-1]] >= FEW else bins[-2:]
+    first_loss, last_loss = sums[bins[0]] / counts[bins[0]], sums[last].sum() / counts[last].sum()
+    return math.log(max(last_loss, 1e-6) / max(first_loss, 1e-6))
+
+
+def rate_trend(rates: Sequence[float], falls: Sequence[float]) -> float:
+    """Return the rank correlation of rates and loss changes. Below 0, larger rates have lower losses.
+
+    Args:
+        rates: The rate of every client.
+        falls: The logarithm of last over first loss (`loss_fall`); NaN if unknown.
+
+    Returns:
+        Spearman's correlation; 0 with fewer than three known falls.
+
+    Example:
+        >>> rate_trend([0.5, 1.0, 2.0], [-0.1, -0.2, -0.4])
+        -1.0
+    """
+    known = [(rate, fall) for rate, fall in zip(rates, falls, strict=True) if not math.isnan(fall)]
+    count = len(known)
+    if count < MIN_REPORTS or len({fall for _, fall in known}) == 1:
+        return 0.0
+    first, second = (np.argsort(np.argsort([pair[side] for pair in known], kind="stable")) for side in (0, 1))
+    return 1 - 6 * float(((first - second) ** 2).sum()) / (count * (count**2 - 1))
+
+
+def _clip(reports: Sequence[ClientReport], norms: FloatArray) -> list[ClientReport]:
+    """Return the reports with updates of at most `LONGEST` times the median norm."""
+    longest = LONGEST * float(np.median(norms)) if len(norms) else 0.0
+    return [
+        report if norm <= longest else replace(report, update=report.update * np.float32(longest / norm))
+        for report, norm in zip(reports, norms.tolist(), strict=True)
+    ]
