@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -271,6 +271,10 @@ def compare(name: str, comparison: Comparison, seeds: Sequence[int], runs: Path)
     return "\n".join([*lines, ""])
 
 
+def _with_rounds(comparison: Comparison, rounds: int | None) -> Comparison:
+    return comparison if rounds is None else replace(comparison, rounds=rounds)
+
+
 def _level_at(curve: Curve, second: float) -> float:
     counted = [level for at, level in zip(curve.seconds, curve.levels, strict=True) if at <= second * (1 + 1e-9)]
     return float(np.mean(counted[-LAST:]))
@@ -289,18 +293,21 @@ def main() -> None:
     parser.add_argument("name", choices=COMPARISONS)
     parser.add_argument("--seeds", default="0..4")
     parser.add_argument("--only")
+    parser.add_argument("--rounds", type=int, help="Rounds of the reference. Default: those of the comparison.")
     parser.add_argument("--runs", type=Path, default=Path("runs/published"))
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     seeds = parse_seeds(chosen.seeds)
     tables = [
-        compare(f"{chosen.name}-{name}", comparison, seeds, chosen.runs)
+        compare(f"{chosen.name}-{name}", _with_rounds(comparison, chosen.rounds), seeds, chosen.runs)
         for name, comparison in COMPARISONS[chosen.name].items()
         if chosen.only in (None, name)
     ]
     print("\n".join(tables))
     if chosen.out:
-        head = f"# {chosen.name}\n\n    python benchmarks/published.py {chosen.name} --seeds {chosen.seeds}\n\n"
+        length = "" if chosen.rounds is None else f" --rounds {chosen.rounds}"
+        command = f"python benchmarks/published.py {chosen.name} --seeds {chosen.seeds}{length}"
+        head = f"# {chosen.name}\n\n    {command}\n\n"
         write_text(chosen.out / f"{chosen.name}.md", head + "\n".join(tables))
 
 

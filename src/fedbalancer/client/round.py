@@ -213,8 +213,15 @@ class ClientRound:
 
     @property
     def all_batches(self) -> int:
-        """Batches of all local epochs."""
-        return self.per_epoch * self.order.epochs
+        """Batches of all local epochs, or the number that the order sets."""
+        per_epoch, epochs = self._ordered_work
+        return per_epoch * epochs
+
+    @property
+    def _ordered_work(self) -> tuple[int, int]:
+        """Batches per epoch and epochs. A number of batches that the order sets is one epoch."""
+        steps = self.order.steps.get(self.client)
+        return (self.per_epoch, self.order.epochs) if steps is None else (steps, 1)
 
     def batches_in_time(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
         """Return how many batches to train by the work policy.
@@ -223,7 +230,7 @@ class ClientRound:
             elapsed_s: `elapsed_s(n)` predicts when a client that trains `n` batches finishes uploading.
             deadline_s: The deadline.
         """
-        return self.policies.work.batches(elapsed_s, deadline_s, self.per_epoch, self.order.epochs)
+        return self.policies.work.batches(elapsed_s, deadline_s, *self._ordered_work)
 
     def batches_if_late(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
         """Return how many batches to train if the deadline cannot be met and a late report counts.

@@ -44,7 +44,7 @@ from fedbalancer.server.deadline import (
     UsefulWork,
     WaitForShare,
 )
-from fedbalancer.server.late import Boosted, Buffered, Mixed, Timed
+from fedbalancer.server.late import ArrivalGroups, Boosted, Buffered, Mixed, Timed
 from fedbalancer.server.model_average import AveragedModel
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold
@@ -173,6 +173,10 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
         lambda s: _asynchronous(late=Buffered(power=0.0), aggregate=DelayAdaptive()),
     ),
     "pisces": ("Pisces: asynchronous, clients by utility and staleness", lambda s: _pisces()),
+    "fedcompass": (
+        "FedCompass: local steps by speed, so that clients arrive in groups",
+        lambda s: _asynchronous(late=ArrivalGroups()),
+    ),
     "heterofl": (
         "HeteroFL: slower clients train fewer channels",
         lambda s: _fedavg(FixedDeadline(1)).with_policies(part=HeteroFL()),

@@ -146,10 +146,11 @@ def simulate_attempts(
     clients = tuple(client_round.client for client_round in rounds)
     samples = np.array([len(client_round.indices) for client_round in rounds], dtype=np.int64)
     all_batches = np.array([client_round.all_batches for client_round in rounds], dtype=np.int64)
+    per_epoch = np.array([client_round.per_epoch for client_round in rounds], dtype=np.int64)
     forward_s = np.array([client_round.forward_batches for client_round in rounds]) * draws.batch_s
     if scale is not None:
         forward_s = forward_s * scale.batch_factors(np.array([client_round.size for client_round in rounds]))
-        draws = replace(draws, batch_s=draws.batch_s * scale.batch_factors(samples, all_batches // order.epochs))
+        draws = replace(draws, batch_s=draws.batch_s * scale.batch_factors(samples, per_epoch))
     before_s = draws.download_s + forward_s
     columns = (before_s, draws.batch_s, draws.upload_s)
     in_time, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)
@@ -171,7 +172,6 @@ def simulate_attempts(
     is_in_time = (in_time > 0) & np.isfinite(elapsed_s) & (~forecasts | (elapsed_s <= order.deadline_s))
     ends_s = (draws.download_s, before_s, trained_s)
     phase = _failed_phases(clients, is_in_time, elapsed_s, ends_s, order.deadline_s, clock)
-    per_epoch = all_batches // order.epochs
     starts_s = np.full(len(rounds), start_s)
     return Attempts(clients, draws, forward_s, batches, per_epoch, started, elapsed_s, is_in_time, phase, starts_s)
 

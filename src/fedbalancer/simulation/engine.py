@@ -179,8 +179,9 @@ class SimulatedEngine:
         attempts = join_attempts([group.attempts for group in started]) if len(started) > 1 else started[0].attempts
         rows, start_s = self.ledger.rows(plan.cohort), clock_s + self.window_s
         accepted, stale, seconds = close_with_pending(plan, attempts, self.pending, start_s)
-        if seconds + self.window_s == 0:
-            seconds = self.check_in_s if plan.concurrency else LOST_ROUND_S
+        is_step = plan.late == "counts" and not plan.concurrency and (stale or accepted.any())
+        if seconds + self.window_s == 0 and not is_step:
+            seconds = self.check_in_s if plan.late == "counts" else LOST_ROUND_S
         for place, (client_round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
             if attempts.started[place]:
                 client_round.note_batch_s(float(attempts.draws.batch_s[place]))
@@ -545,17 +546,17 @@ def _close_buffered(
 ) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
     """Accept the first `quorum` reports before the deadline, whenever their clients started, and at least one.
 
-    Ties are broken by client id.
+    Ties are broken by client id. A round with a timer also closes without a report.
     """
     earlier = [(each.arrives_s - start_s, each.report.client) for each in pending]
-    arrivals, deadline_s = sorted([*earlier, *_arrivals(attempts)]), plan.order.deadline_s
-    count = max(sum(seconds <= deadline_s for seconds, _ in arrivals), 1)
+    arrivals, deadline_s = sorted([*earlier, *_arrivals(attempts)]), min(plan.order.deadline_s, plan.timer_s)
+    count = max(sum(seconds <= deadline_s for seconds, _ in arrivals), 0 if math.isfinite(plan.timer_s) else 1)
     first = arrivals[: min(count, plan.quorum)]
     clients = {client for _, client in first}
     accepted = np.array([client in clients for client in attempts.clients], dtype=bool)
     stale = [each for each in pending if each.report.client in clients]
     last_s = max(first[-1][0], 0.0) if first else 0.0
-    if first and len(first) < plan.quorum and math.isfinite(deadline_s):
+    if (first or math.isfinite(plan.timer_s)) and len(first) < plan.quorum and math.isfinite(deadline_s):
         return accepted, stale, max(deadline_s, last_s)
     return accepted, stale, last_s
 
