@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedbalancer.client.interrupted import InterruptedTraining, without_training
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
 from fedbalancer.client.work import batches_by_forecast
@@ -145,6 +146,7 @@ class ClientRound:
     ) -> None:
         self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
         self.part = part
+        self.continued = self._continued()
         self._expected_batch_s, self._forward_epochs = batch_s, forward_epochs
         self._had_forward_pass = False
         self._forward_losses: FloatArray | None = None
@@ -219,8 +221,8 @@ class ClientRound:
 
     @property
     def _ordered_work(self) -> tuple[int, int]:
-        """Batches per epoch and epochs. A number of batches that the order sets is one epoch."""
-        steps = self.order.steps.get(self.client)
+        """Batches per epoch and epochs. Batches that the order sets, or that are left, are one epoch."""
+        steps = self.order.steps.get(self.client) if self.continued is None else self.continued.left
         return (self.per_epoch, self.order.epochs) if steps is None else (steps, 1)
 
     def batches_in_time(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
@@ -307,10 +309,16 @@ class ClientRound:
             epoch_batches=order.epoch_batches,
             training=order.training,
             train=None if self.policies.train.is_plain else self.policies.train,
-            state=self.memory.state,
+            state=self.memory.state if self.continued is not None else without_training(self.memory.state),
             arrays=order.arrays,
             part=self.part,
         )
+
+    def _continued(self) -> InterruptedTraining | None:
+        """Return the interrupted training that the client continues; None if it starts from the new model."""
+        rounds = self.policies.train.cache_rounds
+        kept = None if rounds is None else InterruptedTraining.read(self.memory.state)
+        return kept if kept is not None and self.order.round - kept.round <= (rounds or 0) else None
 
     def note_batch_s(self, batch_s: float) -> None:
         """Remember how long a batch took in this round."""

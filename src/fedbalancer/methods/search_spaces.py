@@ -79,6 +79,7 @@ SPACES: Mapping[str, SearchSpace] = {
     ),
     "pisces": SearchSpace((_EPOCHS, "deadline.bound=2..20:log", "clients.exploration=.3,.9")),
     "fedcompass": SearchSpace(("late.most=100,50,200", "late.least=20,10,50", "late.alpha=.3..1")),
+    "flude": SearchSpace((_EPOCHS, _DEADLINE, "train.rounds=5,2,10")),
     "heterofl": SearchSpace((_EPOCHS, _DEADLINE, "part.levels=5,4,3,2")),
     "fedrolex": SearchSpace((_EPOCHS, _DEADLINE, "part.levels=5,4,3,2")),
     "pyramidfl": SearchSpace(

@@ -13,7 +13,7 @@ from typing import Any
 from fedbalancer.client.parts import DroppedUpdate, FedRolex, HeteroFL, LastLayers
 from fedbalancer.client.samples import HighestLoss, OverThreshold, OverThresholdBatch
 from fedbalancer.client.summary import LossStatistics
-from fedbalancer.client.training import MIFA, FedDyn, Scaffold
+from fedbalancer.client.training import MIFA, CachedTraining, FedDyn, Scaffold
 from fedbalancer.client.work import RepeatedEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import SLOTS, Aggregator, DeadlinePolicy, LocalTraining
 from fedbalancer.core.errors import BadSetting, UnknownName
@@ -33,7 +33,7 @@ from fedbalancer.server.aggregate import (
     MIFAServer,
     ScaffoldServer,
 )
-from fedbalancer.server.clients import ByLoss, LeastSelected, Oort, OverThresholdUtility, Pisces
+from fedbalancer.server.clients import ByLoss, Dependable, LeastSelected, Oort, OverThresholdUtility, Pisces
 from fedbalancer.server.deadline import (
     BoundedStaleness,
     FirstReports,
@@ -176,6 +176,10 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "fedcompass": (
         "FedCompass: local steps by speed, so that clients arrive in groups",
         lambda s: _asynchronous(late=ArrivalGroups()),
+    ),
+    "flude": (
+        "FLUDE: dependable clients, which continue interrupted training",
+        lambda s: _fedavg(FixedDeadline(1)).with_policies(clients=Dependable(), train=CachedTraining()),
     ),
     "heterofl": (
         "HeteroFL: slower clients train fewer channels",

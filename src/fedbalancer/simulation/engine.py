@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedbalancer.client.interrupted import MODEL
 from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.client.round import ClientMemory, ClientRound, decode_summaries, decode_update
 from fedbalancer.client.training import start_model
@@ -50,6 +51,12 @@ from fedbalancer.server.report_check import INVALID, find_update_fault
 from fedbalancer.simulation.attacks import Attackers
 from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, join_attempts, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, are_available, draw_devices
+from fedbalancer.simulation.interruptions import (
+    interrupt,
+    interrupted_batches,
+    train_from_own_models,
+    without_downloads,
+)
 from fedbalancer.simulation.local_costs import LocalCosts
 from fedbalancer.simulation.state import ClassCounts, Memories, PendingReport, PendingReports
 
@@ -201,6 +208,8 @@ class SimulatedEngine:
                 self.classes.note(report.client, each.seen)
             reports[place] = report if folding is None else folding.add(report)
             trained.append(each if folding is None else replace(each, update=FOLDED))
+        if self.policies.train.cache_rounds is not None:
+            self._interrupt(rounds, attempts, accepted, seconds, order, weights, start_s)
         if self.attackers is not None:
             sent = self.attackers.falsify([reports[place] for place in places], order, weights)
             reports = dict(zip(places, sent, strict=True))
@@ -339,7 +348,8 @@ class SimulatedEngine:
         """Draw the times of the round's clients."""
         clients = [client_round.client for client_round in rounds]
         if self.costs is None:
-            return draw_devices(self.devices, clients, order.round, self.down_bytes, self.up_bytes)
+            draws = draw_devices(self.devices, clients, order.round, self.down_bytes, self.up_bytes)
+            return without_downloads(rounds, draws)
         self.costs.check_order(order, self.executor.layout)
         return self.costs.draw(self.devices, clients, order.round, [client_round.part for client_round in rounds])
 
@@ -373,7 +383,8 @@ class SimulatedEngine:
     ) -> tuple[int, int]:
         """Return the bytes that all clients download, and those that some of them upload."""
         if self.costs is None:
-            return self.down_bytes * len(rounds), self.up_bytes * len(uploaded)
+            downloads = sum(each.continued is None for each in rounds)
+            return self.down_bytes * downloads, self.up_bytes * len(uploaded)
         masks = [each.part.mask if isinstance(each.part, Part) else each.part for each in (*rounds, *uploaded)]
         down_bytes = sum(self.costs.download_bytes(mask) for mask in masks[: len(rounds)])
         return down_bytes, sum(self.costs.upload_bytes(mask) for mask in masks[len(rounds) :])
@@ -412,8 +423,23 @@ class SimulatedEngine:
     def _train(
         self, order: Order, weights: Weights, works: list[ClientWork], one_by_one: bool
     ) -> Iterator[TrainResult]:
+        train: Any = self.executor.train_each if one_by_one else self.executor.train
         with _errors_name_round(order):
-            yield from (self.executor.train_each if one_by_one else self.executor.train)(weights, works)
+            if any(MODEL in work.state for work in works):
+                yield from train_from_own_models(train, weights, works)
+            else:
+                yield from train(weights, works)
+
+    def _interrupt(
+        self, rounds: list[ClientRound], attempts: Attempts, accepted: NDArray[np.bool_], seconds: float, order: Order,
+        weights: Weights, start_s: float,
+    ) -> None:  # fmt: skip
+        """Train what the clients without a report had time for, and let them remember it."""
+        done = interrupted_batches(rounds, attempts, accepted, seconds, RoundClock(self.availability, start_s))
+        works = [rounds[place].work(batches) for place, batches in done.items()]
+        for (place, batches), trained in zip(done.items(), self._train(order, weights, works, False), strict=True):
+            client_round = interrupt(rounds[place], batches, trained, weights)
+            self.memory.put(self.ledger.position[client_round.client], client_round.memory)
 
     def _split_unreadable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[FailedClient]]:
         """Separate reports whose release an attacker made unreadable; one would spoil the whole cohort's decoding."""
@@ -441,7 +467,8 @@ class SimulatedEngine:
             raise ValueError(f"{policy} sent {len(released.sent)} bytes but promised {self._encoded_bytes}")
         update = decode_update(released.sent, self.policies.compress, layout, order, client_round.client)
         epochs = client_round.reported_epochs(int(attempts.batches[place]))
-        weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
+        seen = len(trained.seen) if client_round.continued is None else len(client_round.indices)
+        weight = 1.0 if released.summary.withholds_counts else float(seen)
         part, batch_share = None if client_round.part is None else client_round.part.mask, 1.0
         if client_round.part is not None and self.policies.part.follows_shares:
             batch_share = client_round.part.batch_share
