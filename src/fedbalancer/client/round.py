@@ -309,16 +309,22 @@ class ClientRound:
             epoch_batches=order.epoch_batches,
             training=order.training,
             train=None if self.policies.train.is_plain else self.policies.train,
-            state=self.memory.state if self.continued is not None else without_training(self.memory.state),
+            state=self.memory.state,
             arrays=order.arrays,
             part=self.part,
         )
 
     def _continued(self) -> InterruptedTraining | None:
-        """Return the interrupted training that the client continues; None if it starts from the new model."""
+        """Return the interrupted training that the client continues; None if it starts from the new model.
+
+        A training that is too old is forgotten.
+        """
         rounds = self.policies.train.cache_rounds
         kept = None if rounds is None else InterruptedTraining.read(self.memory.state)
-        return kept if kept is not None and self.order.round - kept.round <= (rounds or 0) else None
+        if kept is not None and self.order.round - kept.round <= (rounds or 0):
+            return kept
+        self.memory = self.memory if kept is None else replace(self.memory, state=without_training(self.memory.state))
+        return None
 
     def note_batch_s(self, batch_s: float) -> None:
         """Remember how long a batch took in this round."""

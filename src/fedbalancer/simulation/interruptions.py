@@ -61,7 +61,7 @@ def interrupted_batches(
         clock: The clock of the round.
     """
     done = {}
-    for place in np.flatnonzero(~accepted & attempts.started).tolist():
+    for place in np.flatnonzero(~accepted & (attempts.batches > 0)).tolist():
         before_s = float(attempts.draws.download_s[place] + attempts.forward_s[place])
         batch_s = float(attempts.draws.batch_s[place])
         finish_s = clock.predict_finish(attempts.clients[place], before_s, batch_s, 0.0)
