@@ -43,8 +43,8 @@ class Delays:
 class Paper:
     """Transcription of `CompassScheduler` and `FedCompassAggregator` of APPFL, with events instead of timers.
 
-    The names are theirs. All clients know their speed at the start, so that they are assigned to groups at second 0. The
-    general buffer keeps all reports; theirs keeps only the last one of a client.
+    The names are theirs. All speeds are known at the start, so that all clients have a group at second 0. The general
+    buffer keeps all reports; theirs keeps only the last one of a client.
     """
 
     def __init__(self, delays: Delays) -> None:

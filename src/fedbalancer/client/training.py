@@ -68,7 +68,7 @@ class CachedTraining(LocalTraining):
     arXiv 2412.19991). Training itself is the task's.
 
     The server averages models: an update counts relative to the current model, also if the client started from an
-    earlier one. The remaining batches are shuffled anew.
+    earlier one. The remaining batches come from a new shuffle.
 
     The paper's equations were not available to us. It adapts the bound of staleness during the run; here it is fixed.
 

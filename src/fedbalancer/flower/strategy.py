@@ -192,8 +192,8 @@ class Strategy(RoundHooks):
             )
         if self.method.train.cache_rounds is not None:
             raise BadSetting(
-                f"method {self.method.name!r} runs in the simulator only: a Flower client that misses its deadline does "
-                "not keep its training, and every order contains the model"
+                f"method {self.method.name!r} runs in the simulator only: a Flower client that misses its deadline "
+                "does not keep its training, and every order contains the model"
             )
         if self.settings.attacks:
             raise BadSetting(f"attacks = {self.settings.attacks}: only `fedbalancer run` can simulate attackers")

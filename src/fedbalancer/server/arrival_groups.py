@@ -85,7 +85,7 @@ class StepRange:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What the server remembers between two events: an arrival, or the latest time of a group.
+    """The state of the schedule between two events: an arrival, or the latest time of a group.
 
     Args:
         seconds: Estimated seconds per local step of every client, transfers included, by ledger row.

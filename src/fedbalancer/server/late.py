@@ -364,12 +364,15 @@ class ArrivalGroups(LatePolicy):
 
     def refuses(self, method: Any) -> str | None:
         """Refuse policies that need what an update in a buffer no longer has, or that change the number of steps."""
-        if type(method.work).__name__ != "AllOrNothing":
-            return f"late ArrivalGroups sets the local steps, so work must be AllOrNothing, not {type(method.work).__name__}"
+        work = type(method.work).__name__
+        if work != "AllOrNothing":
+            return f"late ArrivalGroups sets the local steps, so work must be AllOrNothing, not {work}"
         if not (method.train.is_plain and method.part.is_whole):
             return "late ArrivalGroups works with plain training of the whole model only"
         if method.aggregate.needs_losses or method.aggregate.needs_counts:
-            return f"late ArrivalGroups keeps updates only, and {type(method.aggregate).__name__} needs more of a report"
+            return (
+                f"late ArrivalGroups keeps updates only, and {type(method.aggregate).__name__} needs more of a report"
+            )
         return None
 
     def room(self, setup: Setup, state: ServerState) -> int:

@@ -20,6 +20,7 @@ from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.types import FloatArray, IndexArray, Order, RoundPlan, Timings
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
+from fedbalancer.simulation.state import PendingReport, PendingReports
 
 
 @dataclass(frozen=True)
@@ -234,3 +235,57 @@ def close_round(plan: RoundPlan, attempts: Attempts) -> tuple[NDArray[np.bool_],
     if len(first) < plan.quorum and math.isfinite(plan.order.deadline_s):
         return accepted, plan.order.deadline_s
     return accepted, float(attempts.elapsed_s[first[-1]]) if len(first) else 0.0
+
+
+def arrivals_of(attempts: Attempts) -> list[tuple[float, str]]:
+    """Return when each report arrives, in seconds from the start of the round, and its client.
+
+    Args:
+        attempts: The predicted round of every client.
+    """
+    places = np.flatnonzero(attempts.will_report).tolist()
+    return [(float(attempts.arrives_s[place]), attempts.clients[place]) for place in places]
+
+
+def close_with_pending(
+    plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
+) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
+    """Decide which reports of the cohort and which pending reports are accepted, and when the round closes.
+
+    Args:
+        plan: The round's plan; `plan.late` says how late reports count.
+        attempts: The predicted round of every client in the cohort.
+        pending: Reports of clients selected in earlier rounds.
+        start_s: Second on the run's clock at which the round starts.
+
+    Returns:
+        Whether each client of the cohort is accepted, the accepted pending reports, and the seconds until the close.
+    """
+    if plan.late == "counts":
+        return _close_buffered(plan, attempts, pending, start_s)
+    accepted, seconds = close_round(plan, attempts)
+    if plan.late == "lost":
+        return accepted, [], seconds
+    if not accepted.any() and not (plan.cohort and math.isfinite(plan.order.deadline_s)):  # nobody else to wait for
+        seconds = max(min((each.arrives_s for each in pending), default=start_s) - start_s, 0.0)
+    return accepted, [each for each in pending if each.arrives_s - start_s <= seconds], seconds
+
+
+def _close_buffered(
+    plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
+) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
+    """Accept the first `quorum` reports before the deadline, whenever their clients started, and at least one.
+
+    Ties are broken by client id. A round with a timer also closes without a report.
+    """
+    earlier = [(each.arrives_s - start_s, each.report.client) for each in pending]
+    arrivals, deadline_s = sorted([*earlier, *arrivals_of(attempts)]), min(plan.order.deadline_s, plan.timer_s)
+    count = max(sum(seconds <= deadline_s for seconds, _ in arrivals), 0 if math.isfinite(plan.timer_s) else 1)
+    first = arrivals[: min(count, plan.quorum)]
+    clients = {client for _, client in first}
+    accepted = np.array([client in clients for client in attempts.clients], dtype=bool)
+    stale = [each for each in pending if each.report.client in clients]
+    last_s = max(first[-1][0], 0.0) if first else 0.0
+    if (first or math.isfinite(plan.timer_s)) and len(first) < plan.quorum and math.isfinite(deadline_s):
+        return accepted, stale, max(deadline_s, last_s)
+    return accepted, stale, last_s
