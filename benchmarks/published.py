@@ -355,6 +355,7 @@ def main() -> None:
     ]
     print("\n".join(tables))
     if chosen.out:
+        chosen.out.mkdir(parents=True, exist_ok=True)
         length = "" if chosen.rounds is None else f" --rounds {chosen.rounds}"
         command = f"python benchmarks/published.py {chosen.name} --seeds {chosen.seeds}{length}"
         head = f"# {chosen.name}\n\n    {command}\n\n"

@@ -188,7 +188,7 @@ class TestTable:
         if name == "fedcompass":
             refused |= {"+batches", "+qffl", "+fednova"}
         if name == "flude":
-            refused |= {*COMPRESSIONS, "+late", "+forwardpass"}
+            refused |= {*COMPRESSIONS, "+late"}
         if name in DRIFT:
             refused |= {*AGGREGATIONS, "+robust"}
         elif not method(name).part.is_whole:

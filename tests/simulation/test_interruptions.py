@@ -161,7 +161,6 @@ def test_flude_keeps_the_contract_and_refuses_what_it_cannot_carry() -> None:
         "flude+late": "CachedTraining has nothing to continue",
         "flude+quantised": "cannot encode",
         "flude[part=HeteroFL]": "whole model only",
-        "flude[forward_pass=every]": "forward pass in every round",
     }.items():
         with pytest.raises(BadSetting, match=why):
             method(name)

@@ -321,7 +321,11 @@ class ClientRound:
         """
         rounds = self.policies.train.cache_rounds
         kept = None if rounds is None else InterruptedTraining.read(self.memory.state)
-        if kept is not None and self.order.round - kept.round <= (rounds or 0):
+        if (
+            kept is not None
+            and not forward_pass_every_round(self.policies)
+            and self.order.round - kept.round <= (rounds or 0)
+        ):
             return kept
         self.memory = self.memory if kept is None else replace(self.memory, state=without_training(self.memory.state))
         return None

@@ -68,7 +68,8 @@ class CachedTraining(LocalTraining):
     arXiv 2412.19991). Training itself is the task's.
 
     The server averages models: an update counts relative to the current model, also if the client started from an
-    earlier one. The remaining batches come from a new shuffle.
+    earlier one. The remaining batches come from a new shuffle. With a forward pass in every round, which needs the new
+    model, every client starts over.
 
     The paper's equations were not available to us. It adapts the bound of staleness during the run; here it is fixed.
 
@@ -92,15 +93,13 @@ class CachedTraining(LocalTraining):
         return self.rounds
 
     def refuses(self, method: Any) -> str | None:
-        """Refuse policies that need the model that the client has not received."""
+        """Refuse policies that need the model that a client has not received."""
         if not method.part.is_whole:
             return "train CachedTraining works with the whole model only"
         if not method.compress.is_identity:
             return f"train CachedTraining sends a model, which compress {type(method.compress).__name__} cannot encode"
         if method.late.rule() != "lost":
             return f"late {type(method.late).__name__} counts late reports, so CachedTraining has nothing to continue"
-        if method.client.forward_pass == "every":
-            return "train CachedTraining does not work with a forward pass in every round"
         return None
 
 
