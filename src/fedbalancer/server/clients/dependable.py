@@ -94,7 +94,7 @@ class Dependable(ClientSelector):
         return np.sort(np.concatenate([chosen, best]).astype(np.int64))
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Completions:
-        own = state.clients.padded(state.ledger)
+        own: Completions = state.clients.padded(state.ledger)
         own.completed[state.ledger.rows(tuple(report.client for report in result.reports))] += 1
         failed = tuple(missing.client for missing in result.missing if missing.why not in UNKNOWN)
         own.failed[state.ledger.rows(failed)] += 1
