@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,21 @@ def unequal_digits(seed: int, clients: int = 300) -> fb.Task:
     )  # fmt: skip
 
 
+def digits_of_four_classes(seed: int, clients: int = 10, per_round: int = 10) -> fb.Task:
+    """Digits of silos: 200 samples of four labels each; an epoch has 10 batches, and FedAvg trains 100."""
+    images, labels, test = _digits()
+    rng = np.random.default_rng(seed)
+    of_label = [np.flatnonzero(labels == label) for label in range(10)]
+    data = {}
+    for n in range(clients):
+        rows = np.concatenate([rng.choice(of_label[label], 50) for label in rng.choice(10, 4, replace=False)])
+        data[f"c{n:03}"] = images[rows], labels[rows]
+    return fb.Task(
+        clients=data, test=test, name="digits of four classes", model=_logistic, learning_rate=0.05, batch_size=20,
+        epochs=10, clients_per_round=per_round, latency="femnist",
+    )  # fmt: skip
+
+
 def _digits() -> tuple[Any, Any, Any]:
     task = load_task("femnist", scale="small")
     columns = [task.samples(client) for client in sorted(task.sizes)]
@@ -145,6 +160,24 @@ class ComeAndGo(Phones):
 
     def elapsed_s(self, client: str, start_s: float, busy_s: float) -> float:
         return busy_s
+
+
+@dataclass(frozen=True)
+class Undependable(ComeAndGo):
+    """The same phones; work pauses in the periods of 20 s in which a client is offline, but not in the first one."""
+
+    def is_available(self, client: str, at_s: float) -> bool:
+        return bool(stream(self.seed, "undependable", int(at_s // 20), client).random() < self.shares[client])
+
+    def elapsed_s(self, client: str, start_s: float, busy_s: float) -> float:
+        now_s = start_s
+        while True:
+            end_s = (now_s // 20 + 1) * 20
+            if now_s == start_s or self.is_available(client, now_s):
+                if busy_s <= end_s - now_s:
+                    return now_s + busy_s - start_s
+                busy_s -= end_s - now_s
+            now_s = end_s
 
 
 _WAIT = "deadline=inf"
@@ -184,6 +217,23 @@ COMPARISONS["parts"] = {
     "femnist": Comparison(
         "HeteroFL close to FedAvg with a fraction of its work, FedRolex above HeteroFL, TimelyFL 1.28-2.89x FedBuff",
         "femnist", PARTS, 40, {"eval_every": 2}, 0.95, extend=1.0,
+    )
+}  # fmt: skip
+COMPARISONS["fedcompass"] = {
+    "silos": Comparison(
+        "FedCompass over FedBuff, FedAsync and FedAvg: 10 silos, all at work, phones twice as unequal",
+        digits_of_four_classes,
+        {"FedAvg": "fedavg+wfa", "FedBuff": "fedbuff[late.buffer=3]", "FedAsync": "fedasync",
+         "FedCompass": "fedcompass"},
+        40, {"window_s": 0, "device_spread": 2}, 0.95, extend=1.0,
+    )
+}  # fmt: skip
+COMPARISONS["flude"] = {
+    "undependable": Comparison(
+        "FLUDE 1.2-3.2x on undependable devices", partial(digits_of_four_classes, clients=50),
+        {"FedAvg, T": "fedavg+1t", "FedAvg, waits": "fedavg+wfa", "FLUDE": "flude",
+         "FLUDE without caches": "flude[train=PlainTraining]", "FLUDE, clients at random": "flude[clients=Uniform]"},
+        80, {}, 0.95, devices=Undependable.of, extend=1.0,
     )
 }  # fmt: skip
 COMPARISONS["pyramidfl"] = {
@@ -271,6 +321,10 @@ def compare(name: str, comparison: Comparison, seeds: Sequence[int], runs: Path)
     return "\n".join([*lines, ""])
 
 
+def _with_rounds(comparison: Comparison, rounds: int | None) -> Comparison:
+    return comparison if rounds is None else replace(comparison, rounds=rounds)
+
+
 def _level_at(curve: Curve, second: float) -> float:
     counted = [level for at, level in zip(curve.seconds, curve.levels, strict=True) if at <= second * (1 + 1e-9)]
     return float(np.mean(counted[-LAST:]))
@@ -289,18 +343,22 @@ def main() -> None:
     parser.add_argument("name", choices=COMPARISONS)
     parser.add_argument("--seeds", default="0..4")
     parser.add_argument("--only")
+    parser.add_argument("--rounds", type=int, help="Rounds of the reference. Default: those of the comparison.")
     parser.add_argument("--runs", type=Path, default=Path("runs/published"))
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     seeds = parse_seeds(chosen.seeds)
     tables = [
-        compare(f"{chosen.name}-{name}", comparison, seeds, chosen.runs)
+        compare(f"{chosen.name}-{name}", _with_rounds(comparison, chosen.rounds), seeds, chosen.runs)
         for name, comparison in COMPARISONS[chosen.name].items()
         if chosen.only in (None, name)
     ]
     print("\n".join(tables))
     if chosen.out:
-        head = f"# {chosen.name}\n\n    python benchmarks/published.py {chosen.name} --seeds {chosen.seeds}\n\n"
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        length = "" if chosen.rounds is None else f" --rounds {chosen.rounds}"
+        command = f"python benchmarks/published.py {chosen.name} --seeds {chosen.seeds}{length}"
+        head = f"# {chosen.name}\n\n    {command}\n\n"
         write_text(chosen.out / f"{chosen.name}.md", head + "\n".join(tables))
 
 

@@ -131,6 +131,20 @@ def test_fedbuff_steps_when_the_buffer_is_full(buffer: int, tmp_path: Path) -> N
         assert rows[client, "joined"] <= rows[client, "under way"]
 
 
+def test_fedcompass_orders_steps_so_that_clients_arrive_in_groups(tmp_path: Path) -> None:
+    phones = [Phone(number, batch_s=0.05 * 2**number) for number in range(3)]
+    world = World(*phones)
+    world.start(
+        14, "fedcompass[late.least=2,late.most=8]", checkpoint_dir=tmp_path, run_key="mine", clients_per_round=3
+    )
+    asked = [[next(iter(work.order.steps.values())) for work in phone.orders] for phone in phones]
+    assert all(2 <= steps <= 8 for each in asked for steps in each)
+    assert asked[0][0] == 8, "the fastest client opens the first group"
+    assert asked[0][0] > asked[2][0], "a slower client of its group has fewer steps"
+    assert len({len(each) for each in asked}) <= 2, "clients of a group start again together"
+    assert not world.of("refill")
+
+
 @pytest.mark.parametrize("name", ["fedbuff[late=Buffered(buffer=3)]", "pisces", "fedasync"])
 def test_a_free_place_is_filled_at_once(name: str, tmp_path: Path) -> None:
     phones = [Phone(number, batch_s=0.1 * 2**number) for number in range(6)]

@@ -68,6 +68,7 @@ from fedbalancer.server.aggregate import (
 )
 from fedbalancer.server.clients import (
     ByLoss,
+    Dependable,
     FedCS,
     GroupFloor,
     LeastSelected,
@@ -88,7 +89,7 @@ from fedbalancer.server.deadline import (
     UsefulWork,
     WaitForShare,
 )
-from fedbalancer.server.late import Boosted, Buffered, Joins, Lost, Mixed, Timed
+from fedbalancer.server.late import ArrivalGroups, Boosted, Buffered, Joins, Lost, Mixed, Timed
 from fedbalancer.server.model_average import AveragedModel, LastModel
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
@@ -108,9 +109,11 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "timelyfl": (Uniform(), EverySample(), KthFastest(0.5, 1.0), WholeBatches()),
     "refl": (LeastSelected(), EverySample(), WaitForShare(0.8), AllOrNothing()),
     **dict.fromkeys(
-        ("fedbuff", "fedasync", "ca2fl", "fadas"), (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing())
+        ("fedbuff", "fedasync", "ca2fl", "fadas", "fedcompass"),
+        (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing()),
     ),
     "pisces": (Pisces(), EverySample(), BoundedStaleness(), AllOrNothing()),
+    "flude": (Dependable(), EverySample(), FixedDeadline(1), AllOrNothing()),
     "heterofl": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
     "fedrolex": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
     "pyramidfl": (Oort(), EverySample(), RankedByGradient(), RepeatedEpochs()),
@@ -133,7 +136,7 @@ COMPRESSIONS = ("+structured", "+mask", "+subsample", "+quantised", "+graddrop",
 BALANCERS = {"fedbalancer", "oortbalancer", "canter"}
 LATE: dict[str, Any] = {
     "fedbuff": Buffered(), "fedasync": Mixed(), "ca2fl": Buffered(power=0.0), "fadas": Buffered(power=0.0),
-    "pisces": Timed(), "refl": Boosted(0.35),
+    "pisces": Timed(), "refl": Boosted(0.35), "fedcompass": ArrivalGroups(),
 }  # fmt: skip
 AGGREGATE: dict[str, Any] = {
     "canter": ExtrapolatedMomentum(), "pyramidfl": FedYogi(), "ca2fl": CalibratedMean(), "fadas": DelayAdaptive(),
@@ -175,7 +178,7 @@ class TestTable:
         silenced = {"+silent"} if name in {"oort", "pisces", "pyramidfl", *BALANCERS} else set()
         parts = {modifier for modifier in MODIFIERS if modifier[0] == "-"}
         refused = silenced | (set() if name in BALANCERS else parts)
-        refused -= {"-clients"} if name in {"oort", "pisces", "pyramidfl", "refl"} else set()
+        refused -= {"-clients"} if name in {"oort", "pisces", "pyramidfl", "refl", "flude"} else set()
         refused -= {"-samples"} if name == "sampleselection" else set()
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
         refused -= {"-deadline"} if waits or "2t" in name or name in ("timelyfl", "pisces", "pyramidfl") else set()
@@ -185,6 +188,10 @@ class TestTable:
         refused |= {"+forecast"} if isinstance(method(name).work, AllOrNothing | RepeatedEpochs) else set()
         own_rule = not isinstance(method(name).samples, EverySample | OverThreshold)
         refused |= {"+trimmed", "+classfloor"} if own_rule else set()
+        if name == "fedcompass":
+            refused |= {"+batches", "+qffl", "+fednova"}
+        if name == "flude":
+            refused |= {*COMPRESSIONS, "+late"}
         if name in DRIFT:
             refused |= {*AGGREGATIONS, "+robust"}
         elif not method(name).part.is_whole:

@@ -28,7 +28,7 @@ from fedbalancer.simulation.state import PendingReports
 FEDAVG = Method("fedavg").with_policies(work=AllOrNothing())
 WEIGHTS = np.array([1.0, 2.0], dtype=np.float32)
 WINDOW_S = 20.0
-ASYNCHRONOUS = ("fedbuff", "fedasync", "ca2fl", "fadas", "pisces")
+ASYNCHRONOUS = ("fedbuff", "fedasync", "ca2fl", "fadas", "pisces", "fedcompass")
 
 
 def play(world: Any, round: int, clock_s: float, *cohort: str, late: Any = "joins", **changes: Any) -> RoundResult:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedbalancer.client.interrupted import InterruptedTraining, without_training
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
 from fedbalancer.client.work import batches_by_forecast
@@ -145,6 +146,7 @@ class ClientRound:
     ) -> None:
         self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
         self.part = part
+        self.continued = self._continued()
         self._expected_batch_s, self._forward_epochs = batch_s, forward_epochs
         self._had_forward_pass = False
         self._forward_losses: FloatArray | None = None
@@ -213,8 +215,15 @@ class ClientRound:
 
     @property
     def all_batches(self) -> int:
-        """Batches of all local epochs."""
-        return self.per_epoch * self.order.epochs
+        """Batches of all local epochs, or the number that the order sets."""
+        per_epoch, epochs = self._ordered_work
+        return per_epoch * epochs
+
+    @property
+    def _ordered_work(self) -> tuple[int, int]:
+        """Batches per epoch and epochs. Batches that the order sets, or that are left, are one epoch."""
+        steps = self.order.steps.get(self.client) if self.continued is None else self.continued.left
+        return (self.per_epoch, self.order.epochs) if steps is None else (steps, 1)
 
     def batches_in_time(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
         """Return how many batches to train by the work policy.
@@ -223,7 +232,7 @@ class ClientRound:
             elapsed_s: `elapsed_s(n)` predicts when a client that trains `n` batches finishes uploading.
             deadline_s: The deadline.
         """
-        return self.policies.work.batches(elapsed_s, deadline_s, self.per_epoch, self.order.epochs)
+        return self.policies.work.batches(elapsed_s, deadline_s, *self._ordered_work)
 
     def batches_if_late(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
         """Return how many batches to train if the deadline cannot be met and a late report counts.
@@ -304,6 +313,22 @@ class ClientRound:
             arrays=order.arrays,
             part=self.part,
         )
+
+    def _continued(self) -> InterruptedTraining | None:
+        """Return the interrupted training that the client continues; None if it starts from the new model.
+
+        A training that is too old is forgotten.
+        """
+        rounds = self.policies.train.cache_rounds
+        kept = None if rounds is None else InterruptedTraining.read(self.memory.state)
+        if (
+            kept is not None
+            and not forward_pass_every_round(self.policies)
+            and self.order.round - kept.round <= (rounds or 0)
+        ):
+            return kept
+        self.memory = self.memory if kept is None else replace(self.memory, state=without_training(self.memory.state))
+        return None
 
     def note_batch_s(self, batch_s: float) -> None:
         """Remember how long a batch took in this round."""

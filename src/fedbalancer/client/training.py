@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.contracts import NOTHING, LocalRun, LocalTraining, PartPolicy, Private
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.fields import Count, Step
+from fedbalancer.core.fields import Count, Rounds, Step
 from fedbalancer.core.types import Arrays, Layout, Order, Outside, Part, Shapes, Weights
 from fedbalancer.core.types.layout import find_array_fault
 
@@ -59,6 +59,51 @@ class FineTuning(LocalTraining):
     def tuning_epochs(self) -> int:
         """The number of epochs."""
         return self.epochs
+
+
+@dataclass(frozen=True)
+class CachedTraining(LocalTraining):
+    """FLUDE on the clients: a client keeps the training that the end of a round interrupts, and continues it.
+
+    A client that is selected again within `rounds` rounds of the one in which it received its model downloads nothing:
+    it trains the batches that are left, from its own model, and sends the model. After that it is too stale and gets
+    the new model (Wang et al., "A Robust Federated Learning Framework for Undependable Devices at Scale",
+    arXiv 2412.19991). Training itself is the task's.
+
+    The server averages models: an update counts relative to the current model, also if the client started from an
+    earlier one. The remaining batches come from a new shuffle. With a forward pass in every round, which needs the new
+    model, every client starts over.
+
+    The paper's equations were not available to us. It adapts the bound of staleness during the run; here it is fixed.
+
+    Args:
+        rounds: Rounds for which a client keeps an interrupted training.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("flude").train
+        CachedTraining(rounds=5)
+    """
+
+    is_plain: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    rounds: Rounds = 5
+
+    @property
+    def cache_rounds(self) -> int:
+        """The number of rounds."""
+        return self.rounds
+
+    def refuses(self, method: Any) -> str | None:
+        """Refuse policies that need the model that a client has not received."""
+        if not method.part.is_whole:
+            return "train CachedTraining works with the whole model only"
+        if not method.compress.is_identity:
+            return f"train CachedTraining sends a model, which compress {type(method.compress).__name__} cannot encode"
+        if method.late.rule() != "lost":
+            return f"late {type(method.late).__name__} counts late reports, so CachedTraining has nothing to continue"
+        return None
 
 
 def _requires(method: Any, aggregator: str) -> str | None:

@@ -309,6 +309,7 @@ class GridEngine:
         """Send the orders of a round and collect replies until it closes; all updates are kept until then."""
         began = self._clock()
         limit_s = min(plan.order.deadline_s if plan.cohort or plan.concurrency else math.inf, self.waiting.timeout_s)
+        limit_s = min(limit_s, plan.timer_s)
         self._round = current = OpenRound(self, plan, weights)
         self.log_event("round", round=plan.order.round, deadline_s=plan.order.deadline_s, cohort=list(plan.cohort),
                        loss_threshold=plan.order.loss_threshold, quorum=plan.quorum)  # fmt: skip

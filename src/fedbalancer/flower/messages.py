@@ -232,7 +232,7 @@ class Instruction:
             "clip-norm": float(_NONE) if order.clip_norm is None else order.clip_norm,
             "accepted-round": self.accepted_round, "batch-s": self.batch_s, "run-key": self.run_key,
             "method": self.method, "policies": self.policies, "late-counts": self.late_counts, "rank": self.rank,
-            "share": float(order.shares.get(self.client, _NONE)),
+            "share": float(order.shares.get(self.client, _NONE)), "steps": int(order.steps.get(self.client, _NONE)),
             "sum-bits": self.sum_bits, "sum-clip": self.sum_clip,
             "optimizer": order.training.optimizer, "accumulate": order.training.accumulate,
             "dtype": order.training.dtype, "drop-last": order.training.drop_last,
@@ -249,6 +249,7 @@ class Instruction:
         version = check_version(record)
         cap, cut, clip = (_number(record, name) for name in ("sample-cap", "epoch-batches", "clip-norm"))
         client, share = read_text(record, "client"), _number({"share": record.get("share", _NONE)}, "share")
+        steps = _number({"steps": record.get("steps", _NONE)}, "steps")
         order = Order(
             round=_whole(record, "round", 1),
             loss_threshold=_number(record, "loss-threshold"),
@@ -262,6 +263,7 @@ class Instruction:
             clip_norm=None if clip < 0 else clip,
             training=_read_training(record),
             shares={} if share < 0 else {client: share},
+            steps={} if steps < 1 else {client: int(steps)},
         )
         return cls(
             client=client,

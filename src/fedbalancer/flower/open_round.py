@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -95,8 +96,10 @@ class OpenRound:
 
     @property
     def can_close(self) -> bool:
-        """Whether the deadline closes the round: a step of an asynchronous server needs at least one report."""
-        return self.plan.late != "counts" or bool(self.reports or self._host.late.arrived)
+        """Whether the deadline closes the round: without a timer, an asynchronous server needs at least one report."""
+        if self.plan.late != "counts" or math.isfinite(self.plan.timer_s):
+            return True
+        return bool(self.reports or self._host.late.arrived)
 
     @property
     def _is_full(self) -> bool:

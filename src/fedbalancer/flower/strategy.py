@@ -190,6 +190,11 @@ class Strategy(RoundHooks):
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
                 "knows; set draws='system'"
             )
+        if self.method.train.cache_rounds is not None:
+            raise BadSetting(
+                f"method {self.method.name!r} runs in the simulator only: a Flower client that misses its deadline "
+                "does not keep its training, and every order contains the model"
+            )
         if self.settings.attacks:
             raise BadSetting(f"attacks = {self.settings.attacks}: only `fedbalancer run` can simulate attackers")
         self.seed, self.min_clients = seed, _min_clients(min_clients, min_available_nodes)

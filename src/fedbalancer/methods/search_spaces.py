@@ -78,6 +78,8 @@ SPACES: Mapping[str, SearchSpace] = {
         (_EPOCHS, "late.buffer=2,3,5,10", "aggregate.delay=1,2,4"), server_rate="aggregate.eta=.001..0.1:log"
     ),
     "pisces": SearchSpace((_EPOCHS, "deadline.bound=2..20:log", "clients.exploration=.3,.9")),
+    "fedcompass": SearchSpace(("late.most=100,50,200", "late.least=20,10,50", "late.alpha=.3..1")),
+    "flude": SearchSpace((_EPOCHS, _DEADLINE, "train.rounds=5,2,10")),
     "heterofl": SearchSpace((_EPOCHS, _DEADLINE, "part.levels=5,4,3,2")),
     "fedrolex": SearchSpace((_EPOCHS, _DEADLINE, "part.levels=5,4,3,2")),
     "pyramidfl": SearchSpace(

@@ -13,7 +13,7 @@ from typing import Any
 from fedbalancer.client.parts import DroppedUpdate, FedRolex, HeteroFL, LastLayers
 from fedbalancer.client.samples import HighestLoss, OverThreshold, OverThresholdBatch
 from fedbalancer.client.summary import LossStatistics
-from fedbalancer.client.training import MIFA, FedDyn, Scaffold
+from fedbalancer.client.training import MIFA, CachedTraining, FedDyn, Scaffold
 from fedbalancer.client.work import RepeatedEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import SLOTS, Aggregator, DeadlinePolicy, LocalTraining
 from fedbalancer.core.errors import BadSetting, UnknownName
@@ -33,7 +33,7 @@ from fedbalancer.server.aggregate import (
     MIFAServer,
     ScaffoldServer,
 )
-from fedbalancer.server.clients import ByLoss, LeastSelected, Oort, OverThresholdUtility, Pisces
+from fedbalancer.server.clients import ByLoss, Dependable, LeastSelected, Oort, OverThresholdUtility, Pisces
 from fedbalancer.server.deadline import (
     BoundedStaleness,
     FirstReports,
@@ -44,7 +44,7 @@ from fedbalancer.server.deadline import (
     UsefulWork,
     WaitForShare,
 )
-from fedbalancer.server.late import Boosted, Buffered, Mixed, Timed
+from fedbalancer.server.late import ArrivalGroups, Boosted, Buffered, Mixed, Timed
 from fedbalancer.server.model_average import AveragedModel
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold
@@ -173,6 +173,14 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
         lambda s: _asynchronous(late=Buffered(power=0.0), aggregate=DelayAdaptive()),
     ),
     "pisces": ("Pisces: asynchronous, clients by utility and staleness", lambda s: _pisces()),
+    "fedcompass": (
+        "FedCompass: local steps by speed, so that clients arrive in groups",
+        lambda s: _asynchronous(late=ArrivalGroups()),
+    ),
+    "flude": (
+        "FLUDE: dependable clients, which continue interrupted training",
+        lambda s: _fedavg(FixedDeadline(1)).with_policies(clients=Dependable(), train=CachedTraining()),
+    ),
     "heterofl": (
         "HeteroFL: slower clients train fewer channels",
         lambda s: _fedavg(FixedDeadline(1)).with_policies(part=HeteroFL()),

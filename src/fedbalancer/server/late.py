@@ -5,17 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.contracts import NOTHING, LatePolicy, Private
-from fedbalancer.core.fields import Count, NonzeroShare, UpTo100
-from fedbalancer.core.types import ClientReport, IndexArray, LateRule, RoundResult, ServerState, Setup, Weights
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Bounds, Count, NonzeroShare, UpTo100
+from fedbalancer.core.types import (
+    ClientReport,
+    IndexArray,
+    LateRule,
+    RoundResult,
+    ServerState,
+    Setup,
+    Summary,
+    Timings,
+    Weights,
+)
 from fedbalancer.server.aggregate.mean import mean_update
+from fedbalancer.server.arrival_groups import Counted, Schedule, Scheduler, StepRange, advance, first_schedule
 
-__all__ = ["Boosted", "Buffered", "Joins", "Lost", "Mixed", "Timed", "staleness_weight"]
+__all__ = ["ArrivalGroups", "Boosted", "Buffered", "Joins", "Lost", "Mixed", "Timed", "staleness_weight"]
 
 
 @dataclass(frozen=True)
@@ -281,6 +293,128 @@ class Mixed(_Asynchronous):
             step = np.float32(self.alpha * self.factor(each.staleness)) * (start + each.update - state.weights)
             mixed.append(replace(each, weight=1.0, update=step))
         return mixed
+
+
+LateFactor = Annotated[float, Bounds(ge=1, le=100)]
+NO_STATISTICS = Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class ArrivalGroups(LatePolicy):
+    """FedCompass: clients get as many local steps as let them arrive in groups.
+
+    A client that starts joins the arrival group in which it has the most local steps from `least` to `most`, by its
+    estimated seconds per step. If none fits, it opens a group, timed so that the fastest client of an existing group
+    can join it later. When all clients of a group have arrived, or at its latest time, `late_factor` times as long
+    after its start as expected, its updates are aggregated and its clients start again. A client that arrives after
+    that time starts again at once; its update waits in a general buffer for the next group (Li et al., "FedCompass:
+    Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices Using a Computing Power-Aware Scheduler",
+    ICLR 2024).
+
+    A step is x += sum of alpha s(tau) D / K over the updates D of the group and of the buffer, with
+    s(tau) = (1 + tau)^-`power`, where tau is the number of aggregations since the client started. A round is one event:
+    an arrival, or the latest time of a group.
+
+    Differences from the paper: speeds before the first report come from the server's ledger; K clients are at work at
+    any time, not all; client weights are equal.
+
+    Args:
+        least: Fewest local steps.
+        most: Most local steps.
+        alpha: Weight of an update without staleness.
+        power: Strength of the discount by staleness.
+        momentum: Weight of a new measurement in the estimate of a client's speed.
+        late_factor: The latest time of a group, as a multiple of the expected seconds from its start.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedcompass").late
+        ArrivalGroups(least=20, most=100, alpha=0.9, power=0.5, momentum=0.9, late_factor=1.5)
+    """
+
+    # Two updates of a client may count in one step, which the bound of an epsilon does not cover.
+    reacts_to: ClassVar[frozenset[Private]] = frozenset({"updates"})
+    refills: ClassVar[bool] = False
+
+    least: Count = 20
+    most: Count = 100
+    alpha: NonzeroShare = 0.9
+    power: UpTo100 = 0.5
+    momentum: NonzeroShare = 0.9
+    late_factor: LateFactor = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.least > self.most:
+            raise BadSetting(f"late ArrivalGroups: least must be at most most={self.most}, got {self.least}")
+
+    @property
+    def most_steps(self) -> int:
+        """The most local steps."""
+        return self.most
+
+    @property
+    def _steps(self) -> StepRange:
+        return StepRange(self.least, self.most, self.momentum, self.late_factor)
+
+    def init(self, setup: Setup) -> Schedule:
+        return first_schedule(setup.ledger, self.most)
+
+    def rule(self) -> LateRule:
+        return "counts"
+
+    def refuses(self, method: Any) -> str | None:
+        """Refuse policies that need what an update in a buffer no longer has, or that change the number of steps."""
+        work = type(method.work).__name__
+        if work != "AllOrNothing":
+            return f"late ArrivalGroups sets the local steps, so work must be AllOrNothing, not {work}"
+        if not (method.train.is_plain and method.part.is_whole):
+            return "late ArrivalGroups works with plain training of the whole model only"
+        if method.aggregate.needs_losses or method.aggregate.needs_counts:
+            return (
+                f"late ArrivalGroups keeps updates only, and {type(method.aggregate).__name__} needs more of a report"
+            )
+        return None
+
+    def room(self, setup: Setup, state: ServerState) -> int:
+        own: Schedule = state.late
+        return setup.clients_per_round - len(own.members) - len(own.waiting)
+
+    def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
+        return 1
+
+    def eligible(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        """Return the clients that do not wait for their group."""
+        return available[~np.isin(available, state.ledger.rows(state.late.waiting))]
+
+    def timer_s(self, setup: Setup, state: ServerState) -> float:
+        """Return the seconds until the next latest time of a group with reports."""
+        return max(float(state.late.timer_s()) - state.clock_s, 0.0)
+
+    def local_steps(self, setup: Setup, state: ServerState, cohort: IndexArray) -> Sequence[int]:
+        """Return the local steps that let each client arrive with its group."""
+        scheduler = Scheduler(state.late, self._steps, state.ledger)
+        return scheduler.start([state.ledger.clients[row] for row in cohort.tolist()], state.clock_s)
+
+    def combined(self, setup: Setup, state: ServerState, result: RoundResult) -> Sequence[ClientReport]:
+        """Return the updates of the groups that close, weighted so that their mean is the step."""
+        counted = self._advance(state, result)[1]
+        scale = len(counted) * self.alpha / setup.clients_per_round
+        return [
+            ClientReport(
+                each.client, each.update * np.float32(scale * staleness_weight(each.staleness, self.power)), 1.0, 1.0,
+                NO_STATISTICS, Timings(), each.staleness,
+            )
+            for each in counted
+        ]  # fmt: skip
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Schedule:
+        return self._advance(state, result)[0]
+
+    def _advance(self, state: ServerState, result: RoundResult) -> tuple[Schedule, list[Counted]]:
+        now_s = state.clock_s + result.window_s + result.seconds
+        started, arrived = (result.plan.cohort, state.clock_s), (result.reports, result.under_way, now_s)
+        return advance(state.late, self._steps, state.ledger, started, arrived)
 
 
 def deviations(fresh: Sequence[ClientReport], stale: Sequence[ClientReport]) -> list[float]:

@@ -346,6 +346,8 @@ def _summary_fault(report: ClientReport, size: int | None, slack: float) -> str 
 
 def _epochs_fault(report: ClientReport, order: Order) -> str | None:
     most = order.epochs * (1 + order.repeats)
+    if order.most_steps is not None:
+        most = order.most_steps / order.per_epoch(max(report.summary.trained, 1))
     if 0 < report.epochs <= most * (1 + 1e-9):  # False for NaN
         return None
     return f"epochs {report.epochs:g}, which must be over 0 and at most the {most:g} ordered"

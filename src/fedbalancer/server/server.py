@@ -122,6 +122,7 @@ class Server:
             BadSetting: A custom deadline policy returned an invalid value.
         """
         available = self.policies.clients.eligible(self.setup, state, available)
+        available = self.policies.late.eligible(self.setup, state, available)
         available = _suspensions(state).eligible_rows(state.ledger, available, state.round)
         cohort = self._cohort(state, available)
         deadline_s, quorum = self._deadline(state, cohort)
@@ -143,10 +144,15 @@ class Server:
             repeats=self.setup.repeats,
             shares=self._shares(state, cohort),
             rates=self.policies.aggregate.client_rates(self.setup, state, clients),
+            steps=self._steps(state, cohort),
+            most_steps=self.policies.late.most_steps,
         )
         bounds_s = self.policies.deadline.between(self.setup, state, cohort)
         plan = RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
-        return self._with_reserve(plan, state, cohort) if plan.late == "counts" else plan
+        if plan.late != "counts":
+            return plan
+        plan = replace(plan, timer_s=self.policies.late.timer_s(self.setup, state))
+        return self._with_reserve(plan, state, cohort) if self.policies.late.refills else plan
 
     def _with_reserve(self, plan: RoundPlan, state: ServerState, cohort: IndexArray) -> RoundPlan:
         """Return the plan with the clients that fill places as soon as they become free."""
@@ -177,6 +183,12 @@ class Server:
         clients = (state.ledger.clients[row] for row in cohort)
         return dict(zip(clients, np.asarray(shares, dtype=float).tolist(), strict=True))
 
+    def _steps(self, state: ServerState, cohort: IndexArray) -> dict[str, int]:
+        """Return the batches that each client trains, if the late policy sets them."""
+        steps = self.policies.late.local_steps(self.setup, state, cohort)
+        clients = (state.ledger.clients[row] for row in cohort)
+        return {} if steps is None else dict(zip(clients, map(int, steps), strict=True))
+
     def _cohort(self, state: ServerState, available: IndexArray) -> IndexArray:
         """Select clients for the places that pending clients leave free."""
         room = self.policies.late.room(self.setup, state)
@@ -206,12 +218,14 @@ class Server:
                 raise TrainingDiverged(f"client {report.client!r} in round {state.round + 1} sent {problem}")
         known = replace(state, ledger=state.ledger.record(result))
         weights, aggregate = state.weights, state.aggregate
-        aggregates = bool(result.reports) or self.policies.aggregate.model_noise_multiplier is not None
+        counted = result.reports
+        if result.folded is None:
+            counted = tuple(self.policies.late.combined(self.setup, known, result))
+        aggregates = bool(counted) or self.policies.aggregate.model_noise_multiplier is not None
         if aggregates and result.folded is not None:
             weights, aggregate = self._finish_fold(state, result.folded, result.reports)
         elif aggregates:
-            weighted = self.policies.late.weighted(self.setup, known, result.reports)
-            weights, aggregate = self._aggregate(known, weighted)
+            weights, aggregate = self._aggregate(known, counted)
         # Reports that joined late say nothing about how this round was planned.
         seen = result.in_time if result.plan.late == "joins" else result
         slots = {slot: getattr(self.policies, slot).observe(self.setup, known, seen) for slot in OBSERVING_SLOTS}

@@ -20,6 +20,7 @@ from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.types import FloatArray, IndexArray, Order, RoundPlan, Timings
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
+from fedbalancer.simulation.state import PendingReport, PendingReports
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,11 @@ def simulate_attempts(
     clients = tuple(client_round.client for client_round in rounds)
     samples = np.array([len(client_round.indices) for client_round in rounds], dtype=np.int64)
     all_batches = np.array([client_round.all_batches for client_round in rounds], dtype=np.int64)
+    per_epoch = np.array([client_round.per_epoch for client_round in rounds], dtype=np.int64)
     forward_s = np.array([client_round.forward_batches for client_round in rounds]) * draws.batch_s
     if scale is not None:
         forward_s = forward_s * scale.batch_factors(np.array([client_round.size for client_round in rounds]))
-        draws = replace(draws, batch_s=draws.batch_s * scale.batch_factors(samples, all_batches // order.epochs))
+        draws = replace(draws, batch_s=draws.batch_s * scale.batch_factors(samples, per_epoch))
     before_s = draws.download_s + forward_s
     columns = (before_s, draws.batch_s, draws.upload_s)
     in_time, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)
@@ -171,7 +173,6 @@ def simulate_attempts(
     is_in_time = (in_time > 0) & np.isfinite(elapsed_s) & (~forecasts | (elapsed_s <= order.deadline_s))
     ends_s = (draws.download_s, before_s, trained_s)
     phase = _failed_phases(clients, is_in_time, elapsed_s, ends_s, order.deadline_s, clock)
-    per_epoch = all_batches // order.epochs
     starts_s = np.full(len(rounds), start_s)
     return Attempts(clients, draws, forward_s, batches, per_epoch, started, elapsed_s, is_in_time, phase, starts_s)
 
@@ -234,3 +235,57 @@ def close_round(plan: RoundPlan, attempts: Attempts) -> tuple[NDArray[np.bool_],
     if len(first) < plan.quorum and math.isfinite(plan.order.deadline_s):
         return accepted, plan.order.deadline_s
     return accepted, float(attempts.elapsed_s[first[-1]]) if len(first) else 0.0
+
+
+def arrivals_of(attempts: Attempts) -> list[tuple[float, str]]:
+    """Return when each report arrives, in seconds from the start of the round, and its client.
+
+    Args:
+        attempts: The predicted round of every client.
+    """
+    places = np.flatnonzero(attempts.will_report).tolist()
+    return [(float(attempts.arrives_s[place]), attempts.clients[place]) for place in places]
+
+
+def close_with_pending(
+    plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
+) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
+    """Decide which reports of the cohort and which pending reports are accepted, and when the round closes.
+
+    Args:
+        plan: The round's plan; `plan.late` says how late reports count.
+        attempts: The predicted round of every client in the cohort.
+        pending: Reports of clients selected in earlier rounds.
+        start_s: Second on the run's clock at which the round starts.
+
+    Returns:
+        Whether each client of the cohort is accepted, the accepted pending reports, and the seconds until the close.
+    """
+    if plan.late == "counts":
+        return _close_buffered(plan, attempts, pending, start_s)
+    accepted, seconds = close_round(plan, attempts)
+    if plan.late == "lost":
+        return accepted, [], seconds
+    if not accepted.any() and not (plan.cohort and math.isfinite(plan.order.deadline_s)):  # nobody else to wait for
+        seconds = max(min((each.arrives_s for each in pending), default=start_s) - start_s, 0.0)
+    return accepted, [each for each in pending if each.arrives_s - start_s <= seconds], seconds
+
+
+def _close_buffered(
+    plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
+) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
+    """Accept the first `quorum` reports before the deadline, whenever their clients started, and at least one.
+
+    Ties are broken by client id. A round with a timer also closes without a report.
+    """
+    earlier = [(each.arrives_s - start_s, each.report.client) for each in pending]
+    arrivals, deadline_s = sorted([*earlier, *arrivals_of(attempts)]), min(plan.order.deadline_s, plan.timer_s)
+    count = max(sum(seconds <= deadline_s for seconds, _ in arrivals), 0 if math.isfinite(plan.timer_s) else 1)
+    first = arrivals[: min(count, plan.quorum)]
+    clients = {client for _, client in first}
+    accepted = np.array([client in clients for client in attempts.clients], dtype=bool)
+    stale = [each for each in pending if each.report.client in clients]
+    last_s = max(first[-1][0], 0.0) if first else 0.0
+    if (first or math.isfinite(plan.timer_s)) and len(first) < plan.quorum and math.isfinite(deadline_s):
+        return accepted, stale, max(deadline_s, last_s)
+    return accepted, stale, last_s

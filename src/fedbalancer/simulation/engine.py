@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedbalancer.client.interrupted import MODEL
 from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.client.round import ClientMemory, ClientRound, decode_summaries, decode_update
 from fedbalancer.client.training import check_order_arrays, start_model
@@ -48,8 +49,21 @@ from fedbalancer.core.types import (
 from fedbalancer.privacy.accounting import RELEASES, Spending
 from fedbalancer.server.report_check import INVALID, find_update_fault
 from fedbalancer.simulation.attacks import Attackers
-from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, join_attempts, simulate_attempts
+from fedbalancer.simulation.attempts import (
+    Attempts,
+    RoundClock,
+    arrivals_of,
+    close_with_pending,
+    join_attempts,
+    simulate_attempts,
+)
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, are_available, draw_devices
+from fedbalancer.simulation.interruptions import (
+    interrupt,
+    interrupted_batches,
+    train_from_own_models,
+    without_downloads,
+)
 from fedbalancer.simulation.local_costs import LocalCosts
 from fedbalancer.simulation.state import ClassCounts, Memories, PendingReport, PendingReports
 
@@ -178,9 +192,7 @@ class SimulatedEngine:
         rounds = sorted((each for group in started for each in group.rounds), key=lambda each: each.client)
         attempts = join_attempts([group.attempts for group in started]) if len(started) > 1 else started[0].attempts
         rows, start_s = self.ledger.rows(plan.cohort), clock_s + self.window_s
-        accepted, stale, seconds = close_with_pending(plan, attempts, self.pending, start_s)
-        if seconds + self.window_s == 0:
-            seconds = self.check_in_s if plan.concurrency else LOST_ROUND_S
+        accepted, stale, seconds = self._close(plan, attempts, start_s)
         for place, (client_round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
             if attempts.started[place]:
                 client_round.note_batch_s(float(attempts.draws.batch_s[place]))
@@ -200,6 +212,7 @@ class SimulatedEngine:
                 self.classes.note(report.client, each.seen)
             reports[place] = report if folding is None else folding.add(report)
             trained.append(each if folding is None else replace(each, update=FOLDED))
+        self._interrupt(rounds, attempts, accepted, seconds, order, weights, start_s)
         if self.attackers is not None:
             sent = self.attackers.falsify([reports[place] for place in places], order, weights)
             reports = dict(zip(places, sent, strict=True))
@@ -237,6 +250,16 @@ class SimulatedEngine:
         attempts = simulate_attempts(rounds, draws, order, clock, late_counts, self._short_batches, after_s)
         return StartedClients(rounds, attempts)
 
+    def _close(
+        self, plan: RoundPlan, attempts: Attempts, start_s: float
+    ) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
+        """Return what `close_with_pending` returns, with seconds that let the clock advance."""
+        accepted, stale, seconds = close_with_pending(plan, attempts, self.pending, start_s)
+        is_step = plan.late == "counts" and not plan.concurrency and (stale or accepted.any())
+        if seconds + self.window_s == 0 and not is_step:
+            seconds = self.check_in_s if plan.late == "counts" else LOST_ROUND_S
+        return accepted, stale, seconds
+
     def _refill(self, plan: RoundPlan, cohort: Attempts, weights: Weights, clock_s: float) -> list[StartedClients]:
         """Fill every place that becomes free before the round closes, and return the clients that started.
 
@@ -245,7 +268,7 @@ class SimulatedEngine:
         """
         start_s, deadline_s = clock_s + self.window_s, plan.order.deadline_s
         reserve = self.ledger.rows(tuple(client for client in plan.reserve if client not in set(self.pending.clients)))
-        arrivals = [(each.arrives_s - start_s, each.report.client) for each in self.pending] + _arrivals(cohort)
+        arrivals = [(each.arrives_s - start_s, each.report.client) for each in self.pending] + arrivals_of(cohort)
         heapify(arrivals)
         started: list[StartedClients] = []
         free, now_s, count = plan.concurrency - len(self.pending) - len(plan.cohort), 0.0, 0
@@ -254,7 +277,7 @@ class SimulatedEngine:
             if len(rows):
                 clients = tuple(self.ledger.clients[row] for row in rows.tolist())
                 started.append(self._start(plan, clients, weights, clock_s, now_s))
-                for arrival in _arrivals(started[-1].attempts):
+                for arrival in arrivals_of(started[-1].attempts):
                     heappush(arrivals, arrival)
                 reserve, free = reserve[~np.isin(reserve, rows)], free - len(rows)
             check_s = now_s + self.check_in_s if free > 0 and len(reserve) else math.inf
@@ -340,7 +363,8 @@ class SimulatedEngine:
         if self.costs is not None or order.arrays:
             check_order_arrays(order.arrays, self.policies.train, self.executor.layout)
         if self.costs is None:
-            return draw_devices(self.devices, clients, order.round, self.down_bytes, self.up_bytes)
+            draws = draw_devices(self.devices, clients, order.round, self.down_bytes, self.up_bytes)
+            return without_downloads(rounds, draws)
         return self.costs.draw(self.devices, clients, order.round, [client_round.part for client_round in rounds])
 
     def _forward_passes(
@@ -373,7 +397,8 @@ class SimulatedEngine:
     ) -> tuple[int, int]:
         """Return the bytes that all clients download, and those that some of them upload."""
         if self.costs is None:
-            return self.down_bytes * len(rounds), self.up_bytes * len(uploaded)
+            downloads = sum(each.continued is None for each in rounds)
+            return self.down_bytes * downloads, self.up_bytes * len(uploaded)
         masks = [each.part.mask if isinstance(each.part, Part) else each.part for each in (*rounds, *uploaded)]
         down_bytes = sum(self.costs.download_bytes(mask) for mask in masks[: len(rounds)])
         return down_bytes, sum(self.costs.upload_bytes(mask) for mask in masks[len(rounds) :])
@@ -412,8 +437,25 @@ class SimulatedEngine:
     def _train(
         self, order: Order, weights: Weights, works: list[ClientWork], one_by_one: bool
     ) -> Iterator[TrainResult]:
+        train: Any = self.executor.train_each if one_by_one else self.executor.train
         with _errors_name_round(order):
-            yield from (self.executor.train_each if one_by_one else self.executor.train)(weights, works)
+            if any(MODEL in work.state for work in works):
+                yield from train_from_own_models(train, weights, works)
+            else:
+                yield from train(weights, works)
+
+    def _interrupt(
+        self, rounds: list[ClientRound], attempts: Attempts, accepted: NDArray[np.bool_], seconds: float, order: Order,
+        weights: Weights, start_s: float,
+    ) -> None:  # fmt: skip
+        """Train what the clients without a report had time for, and let them remember it if they do."""
+        if self.policies.train.cache_rounds is None:
+            return
+        done = interrupted_batches(rounds, attempts, accepted, seconds, RoundClock(self.availability, start_s))
+        works = [rounds[place].work(batches) for place, batches in done.items()]
+        for (place, batches), trained in zip(done.items(), self._train(order, weights, works, False), strict=True):
+            client_round = interrupt(rounds[place], batches, trained, weights)
+            self.memory.put(self.ledger.position[client_round.client], client_round.memory)
 
     def _split_unreadable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[FailedClient]]:
         """Separate reports whose release an attacker made unreadable; one would spoil the whole cohort's decoding."""
@@ -441,7 +483,8 @@ class SimulatedEngine:
             raise ValueError(f"{policy} sent {len(released.sent)} bytes but promised {self._encoded_bytes}")
         update = decode_update(released.sent, self.policies.compress, layout, order, client_round.client)
         epochs = client_round.reported_epochs(int(attempts.batches[place]))
-        weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
+        seen = len(trained.seen) if client_round.continued is None else len(client_round.indices)
+        weight = 1.0 if released.summary.withholds_counts else float(seen)
         part, batch_share = None if client_round.part is None else client_round.part.mask, 1.0
         if client_round.part is not None and self.policies.part.follows_shares:
             batch_share = client_round.part.batch_share
@@ -463,12 +506,6 @@ class StartedClients:
 
     rounds: list[ClientRound]
     attempts: Attempts
-
-
-def _arrivals(attempts: Attempts) -> list[tuple[float, str]]:
-    """Return when each report arrives, in seconds from the start of the round, and its client."""
-    places = np.flatnonzero(attempts.will_report).tolist()
-    return [(float(attempts.arrives_s[place]), attempts.clients[place]) for place in places]
 
 
 class Folding:
@@ -515,50 +552,6 @@ def seen_losses(trained: Sequence[TrainResult]) -> SeenLosses | None:
         return None
     low, median, high = np.quantile(finite.astype(np.float64), QUANTILES).tolist()
     return low, median, high
-
-
-def close_with_pending(
-    plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
-) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
-    """Decide which reports of the cohort and which pending reports are accepted, and when the round closes.
-
-    Args:
-        plan: The round's plan; `plan.late` says how late reports count.
-        attempts: The predicted round of every client in the cohort.
-        pending: Reports of clients selected in earlier rounds.
-        start_s: Second on the run's clock at which the round starts.
-
-    Returns:
-        Whether each client of the cohort is accepted, the accepted pending reports, and the seconds until the close.
-    """
-    if plan.late == "counts":
-        return _close_buffered(plan, attempts, pending, start_s)
-    accepted, seconds = close_round(plan, attempts)
-    if plan.late == "lost":
-        return accepted, [], seconds
-    if not accepted.any() and not (plan.cohort and math.isfinite(plan.order.deadline_s)):  # nobody else to wait for
-        seconds = max(min((each.arrives_s for each in pending), default=start_s) - start_s, 0.0)
-    return accepted, [each for each in pending if each.arrives_s - start_s <= seconds], seconds
-
-
-def _close_buffered(
-    plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
-) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
-    """Accept the first `quorum` reports before the deadline, whenever their clients started, and at least one.
-
-    Ties are broken by client id.
-    """
-    earlier = [(each.arrives_s - start_s, each.report.client) for each in pending]
-    arrivals, deadline_s = sorted([*earlier, *_arrivals(attempts)]), plan.order.deadline_s
-    count = max(sum(seconds <= deadline_s for seconds, _ in arrivals), 1)
-    first = arrivals[: min(count, plan.quorum)]
-    clients = {client for _, client in first}
-    accepted = np.array([client in clients for client in attempts.clients], dtype=bool)
-    stale = [each for each in pending if each.report.client in clients]
-    last_s = max(first[-1][0], 0.0) if first else 0.0
-    if first and len(first) < plan.quorum and math.isfinite(deadline_s):
-        return accepted, stale, max(deadline_s, last_s)
-    return accepted, stale, last_s
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -348,6 +349,57 @@ class LatePolicy(ObservingPolicy):
             quorum: The deadline policy's quorum.
         """
         return quorum
+
+    @property
+    def refills(self) -> bool:
+        """Whether a place that becomes free during a round is filled at once, if late reports count."""
+        return True
+
+    def eligible(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        """Return the rows that may start now. Default: all that are available.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            available: Ledger rows of clients that are connected and free.
+        """
+        return available
+
+    def timer_s(self, setup: Setup, state: ServerState) -> float:
+        """Return the seconds after which a round closes even without a report, if late reports count. Default: inf.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+        """
+        return math.inf
+
+    @property
+    def most_steps(self) -> int | None:
+        """Most batches that `local_steps` asks for; None if it does not set them."""
+        return None
+
+    def local_steps(self, setup: Setup, state: ServerState, cohort: IndexArray) -> Sequence[int] | None:
+        """Return the batches that each client trains; None: the epochs of the task.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            cohort: Ledger rows of the selected clients.
+        """
+        return None
+
+    def combined(self, setup: Setup, state: ServerState, result: RoundResult) -> Sequence[ClientReport]:
+        """Return the reports that are aggregated after a round. Default: `weighted` of those that arrived.
+
+        Without any, the model stays.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round, with the ledger already updated.
+            result: What happened in the round.
+        """
+        return self.weighted(setup, state, result.reports)
 
     def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
         """Return the reports as they are aggregated, for example with less weight for stale ones.

@@ -77,6 +77,14 @@ class LocalTraining(Policy):
         """Epochs that a client trains on its own data before the final model is evaluated on it. 0: none."""
         return 0
 
+    @property
+    def cache_rounds(self) -> int | None:
+        """Rounds for which a client keeps a training that was interrupted, and continues it without a new model.
+
+        None: it starts over from the new model.
+        """
+        return None
+
     def client_state(self, layout: Layout) -> Shapes:
         """Return names and shapes of the arrays that a client keeps between its rounds.
 

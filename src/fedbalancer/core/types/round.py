@@ -103,6 +103,8 @@ class Order:
         repeats: How much more than all epochs a client may train, as a multiple of them.
         shares: Share of the model that each client trains, by its id, if the deadline policy sets it.
         rates: Factor of the learning rate of each client, by its id, if the aggregator sets it.
+        steps: Batches that each client trains instead of its epochs, by its id, if the late policy sets them.
+        most_steps: Most of these batches. None: the late policy does not set them.
     """
 
     round: int
@@ -120,6 +122,8 @@ class Order:
     repeats: float = 0.0
     shares: Mapping[str, float] = field(default_factory=dict, compare=False)
     rates: Mapping[str, float] = field(default_factory=dict, compare=False)
+    steps: Mapping[str, int] = field(default_factory=dict, compare=False)
+    most_steps: int | None = None
 
     def rate_of(self, client: str) -> float:
         """Return the learning rate of a client in this round.
@@ -152,6 +156,7 @@ class RoundPlan:
             once from `reserve`, with the same order. 0: free places are filled with the next round.
         reserve: Ids of the clients that fill free places, first choice first. In the plan of a `RoundResult`, those
             that started are part of the cohort.
+        timer_s: Seconds after which a round in which late reports count closes even without a report.
     """
 
     order: Order
@@ -161,6 +166,7 @@ class RoundPlan:
     late: LateRule = "lost"
     concurrency: int = 0
     reserve: tuple[str, ...] = ()
+    timer_s: float = math.inf
 
     def start_from_reserve(self, clients: Collection[str]) -> RoundPlan:
         """Return the plan after these clients of the reserve have started.
@@ -491,7 +497,12 @@ class RoundResult:
 
     @property
     def ran_out_of_time(self) -> bool:
-        """Whether nobody reported, and more time could have helped at least one client."""
+        """Whether nobody reported, and more time could have helped at least one client.
+
+        A round that its timer may close ends as planned.
+        """
+        if math.isfinite(self.plan.timer_s):
+            return False
         return not self.reports and any(missing.why not in NOT_FOR_TIME for missing in self.missing)
 
     @property

@@ -1,5 +1,6 @@
 """Client selectors: which clients take part in a round."""
 
+from fedbalancer.server.clients.dependable import Dependable
 from fedbalancer.server.clients.oort import Oort
 from fedbalancer.server.clients.over_threshold import OverThresholdUtility
 from fedbalancer.server.clients.participation import CappedParticipation, DailyBudget, GroupFloor
@@ -19,6 +20,7 @@ __all__ = [
     "Canary",
     "CappedParticipation",
     "DailyBudget",
+    "Dependable",
     "FedCS",
     "GroupFloor",
     "LeastSelected",
