@@ -67,6 +67,7 @@ class Shape:
         style: Standard deviation of the users' centres.
         sharpness: Scale of the true scores; the higher, the more certain the labels.
         hidden: Units of the model's hidden layer. 0: a linear model.
+        tilt: How much the labels of a user depend on its number of samples. 0: not at all.
         settings: Further settings of the task.
     """
 
@@ -85,6 +86,7 @@ class Shape:
     style: float
     sharpness: float
     hidden: int = 0
+    tilt: float = 0.0
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self) -> fb.Task:
@@ -93,7 +95,10 @@ class Shape:
         draws = stream(0, "paper shape")
         teacher = draws.normal(0, self.sharpness / math.sqrt(FEATURES), (FEATURES, self.classes))
         base = np.arange(1, self.classes + 1) ** -self.zipf
-        data = [_user(int(size), teacher, base / base.sum(), self, user) for user, size in enumerate(sizes)]
+        direction, large = draws.normal(0, 1, self.classes), _standardized(np.log(sizes))
+        tilts = [np.exp(self.tilt * more * direction) * base for more in large]
+        bases = [tilted / tilted.sum() for tilted in tilts]
+        data = [_user(int(size), teacher, bases[user], self, user) for user, size in enumerate(sizes)]
         train, test = self._divide(data)
         names = tuple(f"u{user:03}" for user in range(len(train)))
         lengths = tuple(len(labels) for _, labels in train)
@@ -120,6 +125,10 @@ def _user(size: int, teacher: Any, base: Any, shape: Shape, user: int) -> tuple[
     scores = features @ teacher + np.log(np.maximum(own, 1e-9))
     labels = np.argmax(scores + draws.gumbel(size=scores.shape), axis=1)
     return features.astype(np.float32), labels
+
+
+def _standardized(values: Any) -> Any:
+    return (values - values.mean()) / max(float(values.std()), 1e-9)
 
 
 def _joined(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
@@ -157,7 +166,7 @@ SHAPES = {
 
 FEDAVG = ("fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa")
 TABLE = (*FEDAVG, "prox+1t", "prox+2t", "sampleselection", "fedbalancer")
-VARIED = ("fedavg+1t", "fedavg+spc", "fedavg+wfa", "fedbalancer")
+VARIED = ("fedavg+1t", "fedavg+spc", "fedavg+wfa", "prox+1t", "fedbalancer")
 """Without FedAvg+2T, which was never the best FedAvg in the paper."""
 PUBLISHED = "as published"
 
@@ -182,6 +191,10 @@ def _skew(concentration: float) -> Callable[[Shape], Shape]:
     return lambda shape: replace(shape, skew=concentration)
 
 
+def _tilt(tilt: float) -> Callable[[Shape], Shape]:
+    return lambda shape: replace(shape, tilt=tilt)
+
+
 PROPERTIES: Mapping[str, Mapping[str, Mapping[str, Callable[[Shape], Shape]]]] = {
     "sizes": {
         "femnist": {"equal": _spread(0), "variation 1.85": _spread(1.85)},
@@ -198,6 +211,8 @@ PROPERTIES: Mapping[str, Mapping[str, Mapping[str, Callable[[Shape], Shape]]]] =
         "celeba": {"20": _set(rounds=20), "150": _set(rounds=150)},
         "reddit": {"20": _set(rounds=20), "150": _set(rounds=150)},
     },
+    "large users": {"reddit": {"other labels": _tilt(1.0)}},
+    "learning rate": {"reddit": {"0.1": _set(learning_rate=0.1)}},
     "cohort": {name: {"10": _set(clients_per_round=10)} for name in SHAPES},
 }
 """The values of each property, besides the published one."""
@@ -240,7 +255,7 @@ def planned(
         Compared(name, of, value, change(SHAPES[name]), VARIED)
         for of in properties
         for name in shapes
-        for value, change in PROPERTIES[of][name].items()
+        for value, change in PROPERTIES[of].get(name, {}).items()
         if values is None or value in values
     ]
 
@@ -280,9 +295,11 @@ def _seeds(summary: Mapping[str, Any], folder: Path) -> Iterable[dict[str, Any]]
             rounds = pl.read_parquet(folder / method / f"seed-{seed['seed']}" / "rounds.parquet")
             within = rounds.filter(pl.col("end_s") <= seed["budget_s"])
             work = {
-                "rounds": len(within), "completed_share": float(within["completed"].sum() / within["selected"].sum()),
-                "trained_samples": int(within["samples"].sum()), "round_s": float((within["end_s"] - within["start_s"]).mean()),
-            }  # fmt: skip
+                "rounds": len(within),
+                "round_s": float((within["end_s"] - within["start_s"]).mean()),
+                "completed_share": float(within["completed"].sum() / within["selected"].sum()),
+                "trained_samples": int(within["samples"].sum()),
+            }
             for share, time in found["times"].items():
                 yield {
                     "method": method, "seed": seed["seed"], "target_share": float(share), "seconds": time["seconds"],
