@@ -5,8 +5,8 @@
     python benchmarks/paper_shape.py sizes
 
 `rows` runs Table 1's methods on every shape. `vary` changes one property of a shape at a time and runs FedAvg, Prox and
-FedBalancer. `sizes` prints how unequal the clients are. Every comparison is a folder under --runs; finished runs are
-not repeated. `tables` prints what is finished.
+FedBalancer. `sizes` prints how unequal the clients are. Every comparison is a folder under --runs; finished seeds
+are not repeated. `tables` prints what is finished.
 
 A user's features are normal around the user's own centre. The label is drawn from the softmax of a linear map of them,
 tilted by the user's own preference for some labels. Nothing is downloaded, and the files of the tasks are not needed.
@@ -38,9 +38,9 @@ from fedbalancer.data.tasks import celeba, femnist, reddit
 from fedbalancer.experiments.comparison import run_comparison
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.reporting.ratio import Estimate
+from fedbalancer.reporting.ratio import Arrival, Estimate, paired_ratio
+from fedbalancer.reporting.summary import comparison_json
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.store import COMPARISON, ComparisonFile
 
 FEATURES = 24
 EXTEND = 1.25
@@ -235,14 +235,33 @@ class Compared:
         return "-".join((self.shape, self.property, self.value)).replace(" ", "-")
 
     def run(self, seeds: Sequence[int], runs: Path) -> None:
-        """Run the comparison, or what is missing of it."""
-        out = runs / self.folder
-        plan = ComparisonPlan.make(RunSpec(task=self.task.make()), self.methods, tuple(seeds), EXTEND)
-        resumed = (out / COMPARISON).exists()
-        if resumed and len(ComparisonFile.read(out).seeds) > len(seeds):
-            return
-        outcome = run_comparison(plan, out, resumed=resumed, jobs=1, resources=Resources(workers=1))
-        outcome.scores_or_error()
+        """Run the seeds that are not finished, and write one file per seed."""
+        task = None
+        for seed in seeds:
+            path = runs / self.folder / f"seed-{seed}.json"
+            if path.exists():
+                continue
+            task = task or self.task.make()
+            plan = ComparisonPlan.make(RunSpec(task=task), self.methods, (seed,), EXTEND)
+            outcome = run_comparison(plan, jobs=1, resources=Resources(workers=1))
+            summary = comparison_json(outcome.scores_or_error())["per_seed"][0]
+            for method, found in summary["methods"].items():
+                memory = outcome.outcomes[method, seed].memory
+                found["work"] = work_within(memory.frames()["rounds"], summary["budget_s"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(summary))
+            print(f"{self.folder}, seed {seed}: done", flush=True)
+
+
+def work_within(rounds: pl.DataFrame, budget_s: float) -> dict[str, float]:
+    """Return what a run did within its budget: rounds, their seconds, reports and trained samples."""
+    within = rounds.filter(pl.col("end_s") <= budget_s)
+    return {
+        "rounds": len(within),
+        "round_s": float((within["end_s"] - within["start_s"]).mean() or 0),
+        "completed_share": float(within["completed"].sum() / max(1, within["selected"].sum())),
+        "trained_samples": int(within["samples"].sum()),
+    }
 
 
 def planned(
@@ -261,51 +280,46 @@ def planned(
 
 
 def collected(runs: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the rows of scores and of seeds of all finished comparisons."""
-    scores, seeds = [], []
-    everything = (*planned("rows", tuple(SHAPES), ()), *planned("vary", tuple(SHAPES), tuple(PROPERTIES)))
-    for compared in everything:
-        path = runs / compared.folder / "summary.json"
-        if not path.exists():
-            continue
-        summary = json.loads(path.read_text(encoding="utf-8"))
+    """Return the rows of scores and of seeds of everything that is finished."""
+    scores, rows = [], []
+    for compared in (*planned("rows", tuple(SHAPES), ()), *planned("vary", tuple(SHAPES), tuple(PROPERTIES))):
+        paths = sorted((runs / compared.folder).glob("seed-*.json"))
+        seeds = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
         head = {"shape": compared.shape, "property": compared.property, "value": compared.value}
-        scores += [head | row for row in _scores(summary)]
-        seeds += [head | row for row in _seeds(summary, path.parent)]
-    return scores, seeds
+        for method in seeds[0]["methods"] if seeds else ():
+            scores += [head | row for row in _scores(method, seeds)]
+            rows += [head | row for row in _seeds(method, seeds)]
+    return scores, rows
 
 
-def _scores(summary: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return one row per method and share of the target."""
-    for method, found in summary["methods"].items():
-        level = Estimate.of([seed["methods"][method]["accuracy"] for seed in summary["per_seed"]])
-        for share, target in found["targets"].items():
-            ratio = target["ratio"]
+def _scores(method: str, seeds: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Return one row per share of the target: the speed-up over the best FedAvg, and the final accuracy."""
+    level = Estimate.of([seed["methods"][method]["accuracy"] for seed in seeds])
+    for share in seeds[0]["methods"][method]["times"]:
+        pairs = [(_arrival(seed, seed["reference"], share), _arrival(seed, method, share)) for seed in seeds]
+        ratio = paired_ratio(pairs)
+        yield {
+            "method": method, "target_share": float(share), "speedup": ratio.mean, "low": ratio.low,
+            "high": ratio.high, "bound": ratio.bound, "reached": sum(mine.reached for _, mine in pairs),
+            "seeds": len(seeds), "accuracy": level.mean, "accuracy_low": level.low, "accuracy_high": level.high,
+        }  # fmt: skip
+
+
+def _arrival(seed: Mapping[str, Any], method: str, share: str) -> Arrival:
+    time = seed["methods"][method]["times"][share]
+    return Arrival(time["seconds"], time["reached"])
+
+
+def _seeds(method: str, seeds: Sequence[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Return one row per seed and share of the target."""
+    for seed in seeds:
+        found = seed["methods"][method]
+        for share, time in found["times"].items():
             yield {
-                "method": method, "target_share": float(share), "speedup": ratio["mean"], "low": ratio["low"],
-                "high": ratio["high"], "bound": ratio["bound"], "reached": target["reached"], "seeds": target["runs"],
-                "accuracy": level.mean, "accuracy_low": level.low, "accuracy_high": level.high,
+                "method": method, "seed": seed["seed"], "target_share": float(share), "seconds": time["seconds"],
+                "reached": time["reached"], "target": seed["target"] * float(share), "budget_s": seed["budget_s"],
+                "reference": seed["reference"], "accuracy": found["accuracy"], **found["work"],
             }  # fmt: skip
-
-
-def _seeds(summary: Mapping[str, Any], folder: Path) -> Iterable[dict[str, Any]]:
-    """Return one row per method, seed and share of the target."""
-    for seed in summary["per_seed"]:
-        for method, found in seed["methods"].items():
-            rounds = pl.read_parquet(folder / method / f"seed-{seed['seed']}" / "rounds.parquet")
-            within = rounds.filter(pl.col("end_s") <= seed["budget_s"])
-            work = {
-                "rounds": len(within),
-                "round_s": float((within["end_s"] - within["start_s"]).mean()),
-                "completed_share": float(within["completed"].sum() / within["selected"].sum()),
-                "trained_samples": int(within["samples"].sum()),
-            }
-            for share, time in found["times"].items():
-                yield {
-                    "method": method, "seed": seed["seed"], "target_share": float(share), "seconds": time["seconds"],
-                    "reached": time["reached"], "target": seed["target"] * float(share), "budget_s": seed["budget_s"],
-                    "reference": seed["reference"], "accuracy": found["accuracy"], **work,
-                }  # fmt: skip
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -377,7 +391,6 @@ def main() -> None:
     wanted = planned(chosen.what, chosen.shapes, chosen.properties, chosen.values) if chosen.what != "tables" else ()
     for compared in wanted:
         compared.run(chosen.seeds, chosen.runs)
-        print(f"{compared.folder}: done", flush=True)
     scores, seeds = collected(chosen.runs)
     for head in dict.fromkeys((row["shape"], row["property"], row["value"]) for row in scores):
         print(table([row for row in scores if (row["shape"], row["property"], row["value"]) == head], ", ".join(head)))
