@@ -42,7 +42,9 @@ BOARD = (
     "All methods in one table, including those of other papers: [leaderboard](leaderboard.md). `fedbalancer "
     "leaderboard` on this folder rebuilds it, also as a page with filters."
 )
-SHAPE = "Table 1 with the paper's users, cohort and sizes on generated data: [paper's shape](../benchmarks/paper-shape.md)."
+SHAPE = (
+    "Table 1 with the paper's users, cohort and sizes on generated data: [paper's shape](../benchmarks/paper-shape.md)."
+)
 
 
 @dataclass(frozen=True)
