@@ -286,7 +286,8 @@ def collected(runs: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         paths = sorted((runs / compared.folder).glob("seed-*.json"))
         seeds = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
         head = {"shape": compared.shape, "property": compared.property, "value": compared.value}
-        for method in compared.methods if seeds else ():
+        common = set.intersection(*(set(seed["methods"]) for seed in seeds)) if seeds else set()
+        for method in filter(common.__contains__, compared.methods):
             scores += [head | row for row in _scores(method, seeds)]
             rows += [head | row for row in _seeds(method, seeds)]
     return scores, rows
