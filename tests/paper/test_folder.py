@@ -54,6 +54,13 @@ def test_the_index_has_every_item_and_the_page_the_hand_written_part(tmp_path: P
     assert (tmp_path / "fig5b" / "why.md").read_text() == "Because the data are others.\n"
 
 
+def test_the_index_links_the_results_of_the_papers_shape_if_they_are_there(tmp_path: Path) -> None:
+    link = "../benchmarks/paper-shape.md"
+    assert link not in write_index(tmp_path).read_text()
+    (tmp_path / "paper-shape").mkdir()
+    assert link in write_index(tmp_path).read_text()
+
+
 def test_somebody_elses_readme_stays(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     made(tmp_path / "fig5b", "har")

@@ -42,6 +42,9 @@ BOARD = (
     "All methods in one table, including those of other papers: [leaderboard](leaderboard.md). `fedbalancer "
     "leaderboard` on this folder rebuilds it, also as a page with filters."
 )
+SHAPE = (
+    "Table 1 with the paper's users, cohort and sizes on generated data: [paper's shape](../benchmarks/paper-shape.md)."
+)
 
 
 @dataclass(frozen=True)
@@ -248,6 +251,7 @@ def write_index(out: Path) -> Path:
     rows = [_index_row(folder, document) for folder, document in documents]
     header = ["| Item | Title | Tasks (seeds) | Measured |", "|:--|:--|:--|:--|"]
     board = [BOARD] if (out / "leaderboard.md").is_file() else []
+    board += [SHAPE] if (out / "paper-shape").is_dir() else []
     text = [GENERATED, "# Results", INTRODUCTION, *board, "\n".join([*header, *rows])]
     text += [_index_section(folder, document) for folder, document in documents]
     write_text(file, "\n\n".join(text) + "\n")
