@@ -34,7 +34,7 @@ def test_the_library_has_every_built_in_attack() -> None:
 
 def test_an_interrupted_matrix_has_all_attacks_of_its_first_seeds() -> None:
     cases = list_cases(METHODS, LIBRARY, (20, 10), (0, 1))
-    assert len(cases) == len(set(cases)) == 2 * len(METHODS) * (3 + 2 * len(LIBRARY))
+    assert len(cases) == len(set(cases)) == 2 * len(METHODS) * (3 + 2 * (1 + len(LIBRARY)))
     assert [case.seed for case in cases] == sorted(case.seed for case in cases)
     assert cases[0] == Case("canter+robust", NONE, 0, 0)
     with pytest.raises(UnknownName, match="quiet-flop"):
@@ -77,10 +77,11 @@ def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
     assert [(row.rounds, row.case) for row in rows] == [(1, cases[0]), (2, cases[0])]
     rows = measure_matrix(tmp_path, cases, (1, 2), report=said.append)
     assert said[1:] == [
-        "1 of 2: canter+robust, no attackers, seed 0", "2 of 2: canter+robust, targeted-flip:20, seed 0",
+        "1 of 3: canter+robust, no attackers, seed 0", "2 of 3: canter+robust, absent:20, seed 0",
+        "3 of 3: canter+robust, targeted-flip:20, seed 0",
     ]  # fmt: skip
     assert {row.case for row in rows} == set(cases)
-    assert all(0 <= row.victims <= 1 for row in rows if row.attack != NONE or row.victims_of)
+    assert all(0 <= row.victims <= 1 for row in rows if row.attack == "targeted-flip" or row.victims_of)
     again = measure_matrix(tmp_path, cases, (1, 2), report=said.append)
     assert [(row.case, row.rounds) for row in again] == [(row.case, row.rounds) for row in read_rows(tmp_path)]
-    assert len(said) == 3
+    assert len(said) == 4
