@@ -112,6 +112,19 @@ class TestRepairedDefects:
         assert not row.holds
         assert "lowest bit" in row.event
 
+    @pytest.mark.soak
+    def test_full_noise_on_the_model_for_one_sample(self, monkeypatch: Patch) -> None:
+        """One more sample may reverse an update, which moves the sum twice as far as leaving the update out."""
+        case = next(each for each in make_cases("histogram", "fedavg+1t", PLAIN, noise=1.5) if each.claim == "whole")
+        row = audit_case(case, 3000)
+        assert row is not None
+        assert row.holds
+        compose = claims.compose_noise
+        monkeypatch.setattr(claims, "compose_noise", lambda metadata, model: compose(metadata, 2 * model))
+        row = audit_case(case, 3000)
+        assert row is not None
+        assert not row.holds
+
     def test_counts_and_weights(self, monkeypatch: Patch) -> None:
         def tell(summary: Summary) -> Summary:
             return summary

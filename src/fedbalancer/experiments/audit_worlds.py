@@ -384,7 +384,7 @@ class PlantedExecutor:
         return [self._losses[client] * factor for client in clients]
 
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
-        """Return results whose updates are long, and differ between clients and between high and low losses."""
+        """Return results with long updates that differ between clients, between losses and between sample counts."""
         return [self._train(weights, work) for work in works]
 
     def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
@@ -399,7 +399,8 @@ class PlantedExecutor:
         losses = self.losses(weights, [work.client])[0][seen]
         high, few = 2 * np.mean(losses > 1) - 1, math.tanh(len(seen) / 20 - 1)
         side, other_side = (1.0 if bit == "1" else -1.0 for bit in f"{zlib.crc32(work.client.encode()) % 4:02b}")
-        update = 10 * np.array([high, few, side, other_side])
+        sign = 1.0 if len(seen) % 2 else -1.0  # one more sample reverses the update
+        update = 10 * sign * np.array([high, few, side, other_side])
         return TrainResult(work.client, update.astype(np.float32), seen, losses)
 
     def evaluate(self, weights: Weights) -> Evaluation:
