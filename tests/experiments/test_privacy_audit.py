@@ -18,7 +18,7 @@ from fedbalancer.core.contracts import NOTHING, Aggregator, Private
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.types import ServerState, Setup, Summary
 from fedbalancer.core.wrapping import Wrapping
-from fedbalancer.experiments.audit_worlds import Case, Situation
+from fedbalancer.experiments.audit_worlds import Case, PlantedExecutor, Situation
 from fedbalancer.experiments.privacy_audit import (
     MODEL,
     MODEL_PLAIN,
@@ -115,6 +115,7 @@ class TestRepairedDefects:
     @pytest.mark.soak
     def test_full_noise_on_the_model_for_one_sample(self, monkeypatch: Patch) -> None:
         """One more sample may reverse an update, which moves the sum twice as far as leaving the update out."""
+        monkeypatch.setattr(PlantedExecutor, "one_more_reverses", True)
         case = next(each for each in make_cases("histogram", "fedavg+1t", PLAIN, noise=1.5) if each.claim == "whole")
         row = audit_case(case, 3000)
         assert row is not None

@@ -367,8 +367,12 @@ class PlantedExecutor:
 
     Args:
         losses: The losses of every client.
+
+    Attributes:
+        one_more_reverses: Whether one more sample reverses an update, which moves a sum by twice its norm.
     """
 
+    one_more_reverses = False
     layout = Layout([("w", (PARAMETERS,))])
 
     def __init__(self, losses: Losses) -> None:
@@ -384,7 +388,7 @@ class PlantedExecutor:
         return [self._losses[client] * factor for client in clients]
 
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
-        """Return results with long updates that differ between clients, between losses and between sample counts."""
+        """Return results whose updates are long, and differ between clients and between high and low losses."""
         return [self._train(weights, work) for work in works]
 
     def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
@@ -399,8 +403,9 @@ class PlantedExecutor:
         losses = self.losses(weights, [work.client])[0][seen]
         high, few = 2 * np.mean(losses > 1) - 1, math.tanh(len(seen) / 20 - 1)
         side, other_side = (1.0 if bit == "1" else -1.0 for bit in f"{zlib.crc32(work.client.encode()) % 4:02b}")
-        sign = 1.0 if len(seen) % 2 else -1.0  # one more sample reverses the update
-        update = 10 * sign * np.array([high, few, side, other_side])
+        update = 10 * np.array([high, few, side, other_side])
+        if self.one_more_reverses and len(seen) % 2:
+            update = -update
         return TrainResult(work.client, update.astype(np.float32), seen, losses)
 
     def evaluate(self, weights: Weights) -> Evaluation:
