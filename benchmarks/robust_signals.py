@@ -1,5 +1,4 @@
-"""What a server sees of attackers and of honest clients: the table "What distinguishes attackers" of
-docs/benchmarks/attacks.md.
+"""Print what a server sees of attackers and of honest clients: a table of docs/benchmarks/attacks.md.
 
     python benchmarks/robust_signals.py [--attacks label-flip] [--rounds 60] [--seeds 0 1 2] [--attackers 20]
 

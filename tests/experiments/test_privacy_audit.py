@@ -32,6 +32,7 @@ from fedbalancer.experiments.privacy_audit import (
     to_table,
 )
 from fedbalancer.methods.table import method as method_of
+from fedbalancer.privacy import compose_noise
 from fedbalancer.privacy.central import PrivateMean
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import GroupFloor
@@ -120,8 +121,7 @@ class TestRepairedDefects:
         row = audit_case(case, 3000)
         assert row is not None
         assert row.holds
-        compose = claims.compose_noise
-        monkeypatch.setattr(claims, "compose_noise", lambda metadata, model: compose(metadata, 2 * model))
+        monkeypatch.setattr(claims, "compose_noise", lambda metadata, model: compose_noise(metadata, 2 * model))
         row = audit_case(case, 3000)
         assert row is not None
         assert not row.holds

@@ -86,8 +86,8 @@ class CheckedUpdates(Wrapping, Aggregator):
     - Clients that push in the same direction share a weight. The *crowd* of a client is the sum of squared cosines of
       its update and those of all remembered clients, each minus their mean. A crowd over `most_alike` times the typical
       one divides the weight by the square of the excess.
-    - Updates are clipped to `radius` times the median norm of those that count, and weights to `most_weight` times the
-      median weight. The wrapped aggregator then combines them.
+    - Updates are clipped to `radius` times the median norm of those that count (of an even number the lower one), and
+      weights to `most_weight` times the median weight. The wrapped aggregator then combines them.
     - An update longer than `most_norm` times the usual norm is rejected (`cohort_faults`), and its client is suspended.
 
     If no update counts, the model stays. Late updates of a model that is no longer remembered, and updates of a part of
