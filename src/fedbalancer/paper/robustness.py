@@ -345,8 +345,9 @@ def _goals(cells: dict[tuple[str, str, int, int], Cell]) -> Iterator[str]:
     yield from (
         "## Goals of `+robust`",
         "",
-        "| method | attackers | rounds | kept, worst attack | below the goal | deadline, worst | selected, worst |",
-        "|:--|--:|--:|:--|:--|--:|--:|",
+        "| method | attackers | rounds | seeds | kept, worst attack | below the goal | deadline, worst | "
+        "selected, worst |",
+        "|:--|--:|--:|--:|:--|:--|--:|--:|",
     )
     groups: dict[tuple[str, int, int], list[tuple[str, Cell]]] = defaultdict(list)
     for (method, attack, attackers, rounds), cell in cells.items():
@@ -357,8 +358,10 @@ def _goals(cells: dict[tuple[str, str, int, int], Cell]) -> Iterator[str]:
         attack, worst = min(measured, key=lambda each: each[1].kept_mean)
         missed = sorted(each for each, cell in measured if cell.kept_mean < goal)
         deadline, selected = (max(getattr(cell, name) for _, cell in measured) for name in ("deadline", "selected"))
+        least, most = (pick(cell.seeds for _, cell in measured) for pick in (min, max))
+        seeds = f"{least}" if least == most else f"{least} to {most}"
         yield (
-            f"| `{method}` | {attackers} | {rounds} | {worst.kept_mean:.0%} (`{attack}`) | "
+            f"| `{method}` | {attackers} | {rounds} | {seeds} | {worst.kept_mean:.0%} (`{attack}`) | "
             f"{len(missed)} of {len(measured)}{': ' if missed else ''}{', '.join(f'`{each}`' for each in missed)} | "
             f"{deadline:.1%} | {selected:.0%} |"
         )
