@@ -18,7 +18,7 @@ from fedbalancer.core.contracts import NOTHING, Aggregator, Private
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.types import ServerState, Setup, Summary
 from fedbalancer.core.wrapping import Wrapping
-from fedbalancer.experiments.audit_worlds import Case, Situation
+from fedbalancer.experiments.audit_worlds import Case, PlantedExecutor, Situation
 from fedbalancer.experiments.privacy_audit import (
     MODEL,
     MODEL_PLAIN,
@@ -32,6 +32,7 @@ from fedbalancer.experiments.privacy_audit import (
     to_table,
 )
 from fedbalancer.methods.table import method as method_of
+from fedbalancer.privacy import compose_noise
 from fedbalancer.privacy.central import PrivateMean
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import GroupFloor
@@ -111,6 +112,18 @@ class TestRepairedDefects:
         assert row is not None
         assert not row.holds
         assert "lowest bit" in row.event
+
+    @pytest.mark.soak
+    def test_full_noise_on_the_model_for_one_sample(self, monkeypatch: Patch) -> None:
+        """One more sample may reverse an update, which moves the sum twice as far as leaving the update out."""
+        monkeypatch.setattr(PlantedExecutor, "one_more_reverses", True)
+        case = next(each for each in make_cases("histogram", "fedavg+1t", PLAIN) if each.claim == "whole")
+        with monkeypatch.context() as defect:
+            defect.setattr(claims, "compose_noise", lambda metadata, model: compose_noise(metadata, 2 * model))
+            row = audit_case(case, 3000)
+        assert row is not None
+        assert not row.holds
+        assert row.shown < case.printed(row.releases, row.delta), "what ships holds"
 
     def test_counts_and_weights(self, monkeypatch: Patch) -> None:
         def tell(summary: Summary) -> Summary:

@@ -367,8 +367,12 @@ class PlantedExecutor:
 
     Args:
         losses: The losses of every client.
+
+    Attributes:
+        one_more_reverses: Whether one more sample reverses an update, which moves a sum by twice its norm.
     """
 
+    one_more_reverses = False
     layout = Layout([("w", (PARAMETERS,))])
 
     def __init__(self, losses: Losses) -> None:
@@ -400,6 +404,8 @@ class PlantedExecutor:
         high, few = 2 * np.mean(losses > 1) - 1, math.tanh(len(seen) / 20 - 1)
         side, other_side = (1.0 if bit == "1" else -1.0 for bit in f"{zlib.crc32(work.client.encode()) % 4:02b}")
         update = 10 * np.array([high, few, side, other_side])
+        if self.one_more_reverses and len(seen) % 2:
+            update = -update
         return TrainResult(work.client, update.astype(np.float32), seen, losses)
 
     def evaluate(self, weights: Weights) -> Evaluation:

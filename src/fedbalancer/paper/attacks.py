@@ -19,6 +19,7 @@ from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.simulation import Simulation, build
 from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.server.deadline.limited import LimitedState
 from fedbalancer.server.report_check import drop_invalid_reports
 from fedbalancer.simulation.attacks import Attackers, poisons_data
 
@@ -149,8 +150,8 @@ def measure_influences(
         attackers.truth = []
         raw_result = engine.run(plan, state.weights, state.clock_s)
         result = drop_invalid_reports(raw_result, state, server.setup, server.cohort_faults(state))
-        true_result = _replace_reports(result, honest_plan, attackers.truth)
-        honest_state = server.observe(honest_state, true_result)
+        true_state = server.observe(honest_state, _replace_reports(result, attackers.truth))
+        honest_state = _keep_own_deadline(true_state, honest_plan)
         state = server.observe(state, result)
         counts.add(result)
         if not spec.timing_only and any(end - LAST < number <= end for end in ends):
@@ -162,10 +163,22 @@ def measure_influences(
     return influences
 
 
-def _replace_reports(result: RoundResult, plan: RoundPlan, truth: Sequence[ClientReport]) -> RoundResult:
-    """Return the round with the true reports of all clients whose reports were accepted."""
+def _replace_reports(result: RoundResult, truth: Sequence[ClientReport]) -> RoundResult:
+    """Return the round with the true reports of all clients whose reports were accepted.
+
+    The plan stays the one that the clients worked with. Otherwise the second server would take the seconds of two
+    epochs for those of three where its own deadline is a little longer.
+    """
     accepted = {report.client for report in result.reports}
-    return replace(result, plan=plan, reports=tuple(report for report in truth if report.client in accepted))
+    return replace(result, reports=tuple(report for report in truth if report.client in accepted))
+
+
+def _keep_own_deadline(state: ServerState, plan: RoundPlan) -> ServerState:
+    """Return the second server's state with its own last deadline, which limits its next one."""
+    own = state.deadline
+    if not isinstance(own, LimitedState) or own.last_s is None:
+        return state
+    return replace(state, deadline=replace(own, last_s=plan.order.deadline_s))
 
 
 def _replan(simulation: Simulation, state: ServerState, plan: RoundPlan) -> RoundPlan:

@@ -26,9 +26,11 @@ from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import check_method_name
 from fedbalancer.paper.attacks import measure_influences
 from fedbalancer.reporting.ratio import Estimate
-from fedbalancer.simulation.attacks import TargetedAttack, parse_attack
+from fedbalancer.simulation.attacks import TargetedAttack, make_attackers, parse_attack
 
 NONE = "none"
+ABSENT = "absent"
+"""Instead of an attack: the attackers do not exist. What is lost then is lost with their data."""
 LIBRARY = (
     "step-replay", "step-replay(factor=-1)", "common-direction", "quiet-flip", "quiet-flip(factor=.7)", "update-flip",
     "update-flip(factor=100)", "sleeper", "alternating", "silence", "update-scale", "little-is-enough", "inner-product",
@@ -52,7 +54,7 @@ class Case:
 
     Args:
         method: Name of the method.
-        attack: The attack; "none" for a run without attackers.
+        attack: The attack; "none" for a run without attackers, "absent" for one without their clients.
         attackers: Number of attackers.
         seed: The run's seed.
         victims_of: A targeted attack whose victims a run without attackers is evaluated on; empty for none.
@@ -111,7 +113,8 @@ def list_cases(
     for seed in seeds:
         for method in methods:
             cases += [Case(method, NONE, 0, seed, victims_of) for victims_of in ("", *targeted)]
-        cases += [Case(method, attack, count, seed) for count in attackers for method in methods for attack in attacks]
+        for count in attackers:
+            cases += [Case(method, attack, count, seed) for method in methods for attack in (ABSENT, *attacks)]
     return cases
 
 
@@ -208,9 +211,13 @@ class _Measure:
     def __call__(self, case: Case) -> list[Row]:
         """Return the rows of a case, one for each number of rounds."""
         spec = replace(self._base, method=case.method, seed=case.seed)
-        attacks = (f"{case.attack}:{case.attackers}",) if case.attackers else ()
+        task, executor, attacks = self._task, self._executor, (f"{case.attack}:{case.attackers}",)
+        if case.attack == ABSENT:
+            task = _without_attackers(task, case)
+            executor = ExecutorCache().executor(spec, task)
         victims = self._victims_of(case.victims_of or case.attack)
-        influences = measure_influences(spec, self._task, self._executor, attacks, self._rounds, victims)
+        honest = case.attack in (NONE, ABSENT)
+        influences = measure_influences(spec, task, executor, () if honest else attacks, self._rounds, victims)
         return [
             Row(**asdict(case), rounds=number, **asdict(influence))
             for number, influence in zip(self._rounds, influences, strict=True)
@@ -218,7 +225,7 @@ class _Measure:
 
     def _victims_of(self, name: str) -> Executor | None:
         """Return an executor that evaluates on the victims of a targeted attack; None for other attacks."""
-        attack: object = None if name == NONE else parse_attack(f"{name}:1")[0]
+        attack: object = None if name in (NONE, ABSENT) else parse_attack(f"{name}:1")[0]
         if not isinstance(attack, TargetedAttack):
             return None
         if name not in self._victims:
@@ -226,6 +233,13 @@ class _Measure:
             spoilt = replace(self._task, test=attack.victims(self._task.test, classes))
             self._victims[name] = ExecutorCache().executor(self._base, spoilt)
         return self._victims[name]
+
+
+def _without_attackers(task: Task, case: Case) -> Task:
+    """Return the task without the clients that would attack with the case's seed."""
+    drawn = make_attackers((f"silence:{case.attackers}",), tuple(sorted(task.sizes)), case.seed)
+    attackers = {} if drawn is None else drawn.attack_of
+    return replace(task, clients={client: task.clients[client] for client in task.sizes if client not in attackers})
 
 
 @dataclass(frozen=True)
@@ -304,10 +318,11 @@ def _introduction() -> Iterator[str]:
         "100 clients of `synthetic`, ten per round. An attacker has read the code. In every attack on the model except "
         "`update-flip`, `update-scale`, `label-flip`, `targeted-flip` and `backdoor` it also claims a constant loss. "
         "Accuracy is the mean of the last five rounds. *Kept* is accuracy as a share of that of the same method and "
-        "seed without attackers, with a 95% interval over seeds. For the targeted attacks, *victims* is the same for "
-        "the accuracy on the samples that they try to spoil: class 3, and samples with the trigger. *Deadline* is its "
-        "largest relative error, compared with a server that gets true reports. *Selected* is the share of rounds with "
-        "the most selected attacker.",
+        "seed without attackers, with a 95% interval over seeds. In the rows `absent` the attackers do not exist: that "
+        "much is lost with their data alone. For the targeted attacks, *victims* is the same for the accuracy on the "
+        "samples that they try to spoil: class 3, and samples with the trigger. *Deadline* is its largest relative "
+        "error, compared with a server that gets true reports. *Selected* is the share of rounds with the most "
+        "selected attacker.",
         "",
         "`fedbalancer bench attacks --out docs/results/robustness` measures what is missing and writes this page. The "
         f"data: [{ROWS}]({ROWS}), one row per run and number of rounds. The rule: [robust](../../methods/robust.md).",
@@ -330,20 +345,23 @@ def _goals(cells: dict[tuple[str, str, int, int], Cell]) -> Iterator[str]:
     yield from (
         "## Goals of `+robust`",
         "",
-        "| method | attackers | rounds | kept, worst attack | below the goal | deadline, worst | selected, worst |",
-        "|:--|--:|--:|:--|:--|--:|--:|",
+        "| method | attackers | rounds | seeds | kept, worst attack | below the goal | deadline, worst | "
+        "selected, worst |",
+        "|:--|--:|--:|--:|:--|:--|--:|--:|",
     )
     groups: dict[tuple[str, int, int], list[tuple[str, Cell]]] = defaultdict(list)
     for (method, attack, attackers, rounds), cell in cells.items():
-        if "+robust" in method:
+        if "+robust" in method and attack != ABSENT:
             groups[method, attackers, rounds].append((attack, cell))
     for (method, attackers, rounds), measured in sorted(groups.items()):
         goal = KEPT.get(attackers, math.nan)
         attack, worst = min(measured, key=lambda each: each[1].kept_mean)
         missed = sorted(each for each, cell in measured if cell.kept_mean < goal)
         deadline, selected = (max(getattr(cell, name) for _, cell in measured) for name in ("deadline", "selected"))
+        least, most = (pick(cell.seeds for _, cell in measured) for pick in (min, max))
+        seeds = f"{least}" if least == most else f"{least} to {most}"
         yield (
-            f"| `{method}` | {attackers} | {rounds} | {worst.kept_mean:.0%} (`{attack}`) | "
+            f"| `{method}` | {attackers} | {rounds} | {seeds} | {worst.kept_mean:.0%} (`{attack}`) | "
             f"{len(missed)} of {len(measured)}{': ' if missed else ''}{', '.join(f'`{each}`' for each in missed)} | "
             f"{deadline:.1%} | {selected:.0%} |"
         )
@@ -356,13 +374,14 @@ def _goals(cells: dict[tuple[str, str, int, int], Cell]) -> Iterator[str]:
 
 
 def _tables(cells: dict[tuple[str, str, int, int], Cell]) -> Iterator[str]:
+    order = (ABSENT, *LIBRARY)
     for attackers, rounds in sorted({(key[2], key[3]) for key in cells}, reverse=True):
         methods = sorted({key[0] for key in cells if key[2:] == (attackers, rounds)})
         yield from (f"## {attackers} attackers of 100, {rounds} rounds", "")
         yield "| attack | method | accuracy | kept | victims | deadline | selected |"
         yield "|:--|:--|--:|:--|:--|--:|--:|"
         names = {key[1] for key in cells if key[2:] == (attackers, rounds)}
-        for attack in sorted(names, key=lambda name: (LIBRARY.index(name) if name in LIBRARY else len(LIBRARY), name)):
+        for attack in sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name)):
             for method in methods:
                 cell = cells.get((method, attack, attackers, rounds))
                 if cell is not None:

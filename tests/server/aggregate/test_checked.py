@@ -150,6 +150,17 @@ class TestHowMuch:
         more = [*reports, make_report("c2", [1.0, 0.0]), make_report("c3", [1.0, 0.0])]
         assert list(policy.cohort_faults(new, more)) == ["c1"]
 
+    def test_half_of_the_first_round_cannot_make_long_updates_usual(self) -> None:
+        policy, state = CheckedUpdates(), start(CheckedUpdates())
+        updates = {
+            client: descend(client, state.weights) * (100 if place < 5 else 1)
+            for place, client in enumerate(CLIENTS[:10])
+        }
+        reports = [make_report(client, update.tolist()) for client, update in updates.items()]
+        assert set(policy.cohort_faults(state, reports)) == set(CLIENTS[:5])
+        longest = 1.25 * max(np.linalg.norm(updates[client]) for client in CLIENTS[5:10])
+        assert np.linalg.norm(play(policy, state, updates).weights) <= longest
+
     def test_the_wrapped_policy_combines_what_is_left_and_keeps_its_state(self) -> None:
         momentum = after(CheckedUpdates(ServerMomentum()), 2, lambda client, model, number: descend(client, model), 0)
         assert len(momentum.aggregate.inner.value) == SIZE

@@ -86,8 +86,8 @@ class CheckedUpdates(Wrapping, Aggregator):
     - Clients that push in the same direction share a weight. The *crowd* of a client is the sum of squared cosines of
       its update and those of all remembered clients, each minus their mean. A crowd over `most_alike` times the typical
       one divides the weight by the square of the excess.
-    - Updates are clipped to `radius` times the median norm of those that count, and weights to `most_weight` times the
-      median weight. The wrapped aggregator then combines them.
+    - Updates are clipped to `radius` times the median norm of those that count (of an even number the lower one), and
+      weights to `most_weight` times the median weight. The wrapped aggregator then combines them.
     - An update longer than `most_norm` times the usual norm is rejected (`cohort_faults`), and its client is suspended.
 
     If no update counts, the model stays. Late updates of a model that is no longer remembered, and updates of a part of
@@ -133,8 +133,8 @@ class CheckedUpdates(Wrapping, Aggregator):
         """Return the clients whose updates are much longer than usual, in addition to the wrapped policy's faults."""
         faults = dict(self.inner.cohort_faults(self.unwrapped(state), reports))
         norms = {report.client: _norm(report.update) for report in reports}
-        usual = [*state.aggregate.norms, *([float(np.median(list(norms.values())))] if len(norms) >= MIN_NORMS else [])]
-        longest = self.most_norm * float(np.median(usual)) if usual else np.inf
+        usual = [*state.aggregate.norms, *([_low_median(list(norms.values()))] if len(norms) >= MIN_NORMS else [])]
+        longest = self.most_norm * _low_median(usual) if usual else np.inf
         if longest == 0:
             return faults
         return faults | {
@@ -158,7 +158,7 @@ class CheckedUpdates(Wrapping, Aggregator):
         shares, own = self._share_crowds(own, cohort)
         if not counts.any():
             return state.weights, own
-        usual = float(np.median(cohort.norms[counts]))
+        usual = _low_median(cohort.norms[counts])
         limited = self._limit(cohort, counts, shares, usual)
         weights, inner = self.inner.aggregate(setup, self.unwrapped(state), limited)
         return weights, replace(own, inner=inner, norms=(*own.norms, usual)[-NORM_ROUNDS:])
@@ -312,6 +312,11 @@ def crowd_sizes(directions: Weights, remembered: Weights) -> FloatArray:
 
 def _stack(rows: list[Weights], size: int) -> Weights:
     return np.stack(rows) if rows else np.zeros((0, size), dtype=np.float32)
+
+
+def _low_median(norms: Sequence[float] | FloatArray) -> float:
+    """Return the median; of an even number the lower middle one, so that half of a round cannot raise it."""
+    return float(np.sort(np.asarray(norms))[(len(norms) - 1) // 2])
 
 
 def _norm(vector: Any) -> float:
