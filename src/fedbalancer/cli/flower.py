@@ -244,6 +244,8 @@ def submit(
     from fedbalancer.flower.submit import Submitter
 
     _check_app(folder)
+    if run.exists() and not run.is_dir():
+        raise BadSetting(f"--run {run} is a file; pass the run folder of the app's Strategy")
     options = [part for config in run_config or [] for part in ("--run-config", config)]
     submitter = Submitter(folder, run, options, tries, wait_s=wait_s, say=lambda line: typer.echo(line, err=True))
     typer.echo(f"{run}: {submitter.keep_running()}")

@@ -73,7 +73,8 @@ class Submitter:
                 break
             fruitless = 0 if self._rounds() > before else fruitless + 1
             if fruitless >= self.tries:
-                raise MissingData(f"{self.tries} submissions in a row completed no round; the last one: {why}")
+                submissions = "submission" if self.tries == 1 else "submissions in a row"
+                raise MissingData(f"{self.tries} {submissions} completed no round; the last one: {why}")
             self.say(f"after round {self._rounds()}: {why}; submitting again in {self.wait_s:g} s")
             time.sleep(self.wait_s)
         return "done" if read_status(self.run) == "done" else "stopped"
