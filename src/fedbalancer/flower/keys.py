@@ -112,7 +112,7 @@ def _server(
     return builder.add_extension(signer, critical=False).sign(ca_key, hashes.SHA384())
 
 
-def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: PRIVATE) -> None:
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
     """Write a private key to a file that only its owner can read, from the first byte."""
     data = key.private_bytes(PEM, form, serialization.NoEncryption())
     with open(path, "wb", opener=lambda file, flags: os.open(file, flags, 0o600)) as out:
