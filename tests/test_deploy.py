@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -101,12 +102,35 @@ def test_the_volumes_and_files_of_the_composition_exist() -> None:
         for name in service.get("depends_on", {}):
             assert "healthcheck" in COMPOSE["services"][name]
     assert named == set(COMPOSE["volumes"])
-    existing = {source for source in local if source.startswith("../")}
-    assert existing
+    existing = {source for source in local if source.startswith("../") or source.endswith(".toml")}
+    assert len(existing) == 3
+    link = tomllib.loads((DEPLOY / "compose" / "flower.toml").read_text())["superlink"]
+    assert link[link["default"]] == {"address": "superlink:9443", "root-certificates": "/keys/ca.crt"}
     assert all((DEPLOY / "compose" / source).is_file() for source in existing)
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     assert scraped["rule_files"] == ["alerts.yml"]
     assert scraped["scrape_configs"][0]["job_name"] == "fedbalancer", "the alert FedBalancerServerDown names the job"
+
+
+def test_compose_accepts_the_composition() -> None:
+    """`config` needs no engine. It resolves anchors and paths, and checks every key."""
+    compose = ["docker", "compose"]
+    if which("docker") is None or subprocess.run([*compose, "version"], capture_output=True, check=False).returncode:
+        pytest.skip("needs docker compose")
+    command = [*compose, "-f", str(DEPLOY / "compose" / "compose.yaml"), "config", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr.lower(), done.stderr
+    resolved = json.loads(done.stdout)["services"]
+    assert resolved.keys() == COMPOSE["services"].keys()
+    for name, words in {name: service["command"] for name, service in resolved.items() if name != "prometheus"}.items():
+        assert words == COMPOSE["services"][name]["command"]
+
+
+def test_a_read_only_container_gets_files_by_mounts() -> None:
+    """Compose copies inline `configs` and `secrets` into a container, which the engine refuses if it is read-only."""
+    for name, service in COMPOSE["services"].items():
+        assert not (service.get("read_only") and service.keys() & {"configs", "secrets"}), name
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 EXTRAS = {
     "bring-your-model": "torch,data,metrics",
     "cluster": "torch,demo,ray",
+    "fleet": "torch,flower,telemetry",
     "from-flower": "torch,demo,flower",
     "private-run": "torch,demo,privacy",
 }

@@ -100,6 +100,9 @@ def test_a_changed_fleet_does_not_resume(cli: Cli, tmp_path: Path) -> None:
 def test_learn_shadow_and_forecast(cli: Cli, tmp_path: Path) -> None:
     fb.run("synthetic", "fedavg+wfa", users=12, rounds=5, timing_only=True, out=tmp_path / "out",
            settings={"clients_per_round": 6})  # fmt: skip
+    nothing = cli("fleet", "shadow", "out", "--methods", "")
+    assert (nothing.returncode, len(nothing.stderr.splitlines())) == (2, 1)
+    assert "--methods names no method" in nothing.stderr
     learned = cli("fleet", "learn", "out", "--out", "mine.csv")
     assert learned.returncode == 0, learned.stderr
     assert "12 devices from 5 rounds of out" in learned.stdout
@@ -120,6 +123,7 @@ def test_learn_shadow_and_forecast(cli: Cli, tmp_path: Path) -> None:
     [
         (("--start", "soon"), "--start 'soon' must be a date and time"),
         (("--target", "high"), "--target 'high' must be numbers above 0"),
+        (("--target", "90"), "target = 90 must be a value of"),
         (("--clients-per-round", "2.5"), "--clients-per-round '2.5' must be numbers above 0"),
         (("--horizon", "long"), "'long' must be a duration"),
     ],

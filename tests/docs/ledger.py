@@ -192,8 +192,8 @@ PATTERNS = {
     r"fedbalancer fleet (learn|shadow) runs/my-run.*": "the reader's run: tests/cli/test_fleet.py",
     r"fedbalancer forecast --fleet mine\.parquet .*": "the reader's fleet: tests/cli/test_fleet.py",
     r"pip install .*": "changes the environment; `make` installs the same extras before the tests",
-    r"(python make_keys\.py|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream|python deadlines\.py"
-    r"|fedbalancer report runs/gestures)( .*)?": (
+    r"(fedbalancer flower keys|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream"
+    r"|python deadlines\.py|fedbalancer report runs/gestures)( .*)?": (
         "all of that page, as they stand but for ports and rounds: tests/examples/test_flower_tls.py"
     ),
 }

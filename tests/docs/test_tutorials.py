@@ -21,7 +21,7 @@ from commands import run_script
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "docs" / "tutorials.py"
 TUTORIALS = ROOT / "docs" / "tutorials"
-LONG = ("cluster", "from-flower")  # real nodes and processes: minutes
+LONG = ("cluster", "fleet", "from-flower")  # real nodes and processes: minutes
 QUICK = ("own-data", "own-policy", "scaffold", "heterofl", "personal", "private-run", "run-folder")
 PATIENCE_S = 840  # each takes seconds; the machine may have other work
 

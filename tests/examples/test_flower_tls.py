@@ -25,7 +25,7 @@ PORTS = ("9443", "9101", "9102", "9103")
 SLACK_S = 1.0
 
 STRANGER = """
-python make_keys.py --folder stranger --nodes 1
+fedbalancer flower keys stranger --nodes 1
 flower-supernode --superlink 127.0.0.1:9443 --root-certificates keys/ca.crt --port {port} \\
     --auth-supernode-private-key stranger/node-1 --node-config 'person=4' > stranger.log 2>&1 &
 """

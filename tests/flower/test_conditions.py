@@ -14,6 +14,7 @@ from flower.fakegrid import make_context
 from flower.phones import Phone, World
 from flwr.app import Message
 
+from fedbalancer.experiments.learned_fleet import learn
 from fedbalancer.flower import balanced
 from fedbalancer.flower.client import answer_greeting, client_tags
 from fedbalancer.flower.messages import HELLO
@@ -72,6 +73,8 @@ def test_clients_are_selected_by_tags_of_the_node_configuration(tmp_path: Path) 
     world.start(2, "fedavg+wfa[clients=Tagged(exclude='old')]", checkpoint_dir=tmp_path, run_key="mine")
     assert {row[1] for row in rows(tmp_path / "mine")} == {"c0", "c1"}
     assert [fields.get("tags") for fields in world.of("client introduced")] == [None, ["canary", "pixel"], ["old"]]
+    learned = {device.id: device.tags for device in learn(tmp_path / "mine").fleet.devices}
+    assert learned == {"c0": "", "c1": "canary+pixel", "c2": "old"}, "a forecast knows the tags"
     canary = World(*phones)
     canary.start(3, "fedavg+wfa[clients=Canary(rounds=2)]", checkpoint_dir=tmp_path, run_key="canary")
     assert [row[1] for row in rows(tmp_path / "canary") if row[0] < 3] == ["c1", "c1"]

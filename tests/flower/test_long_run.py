@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,12 @@ PATIENCE_S = 7200.0
 
 
 def tree_bytes(folder: Path) -> int:
-    """Bytes of all files; one that is being replaced is left out."""
+    """Bytes of all files; files and folders that are being replaced are left out."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_size
     return total
 
 
@@ -67,8 +67,10 @@ def scrape(port: int) -> dict[str, float]:
 
 
 def series(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    """Number of series of the metrics; 0 if the server has just ended."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         return sum(not line.startswith(b"#") for line in answer)
+    return 0
 
 
 def is_running(run: Path) -> bool:
@@ -93,7 +95,7 @@ def watch(federation: Federation, run: Path, port: int, database: Path) -> Itera
                 "node_mb": max(resident_mb(federation.processes[f"node{each}"].pid) for each in range(NODES)),
                 "folder_bytes": tree_bytes(run), "clients_bytes": tree_bytes(run.parent.parent / "clients"),
                 "database_bytes": sum(path.stat().st_size for path in database.parent.glob(f"{database.name}*")),
-                "checkpoints": len(checkpoint_rounds(run)), "series": series(port) if is_running(run) else 0,
+                "checkpoints": len(checkpoint_rounds(run)), "series": series(port),
             }  # fmt: skip
         time.sleep(1.0)
 

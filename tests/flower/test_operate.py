@@ -19,6 +19,7 @@ from fedbalancer.cli.app import app
 from fedbalancer.core.errors import BadSetting, RunFolderError
 from fedbalancer.flower.events import FORMAT, LEVEL, JsonLines, configure_log
 from fedbalancer.flower.operate import run_status
+from fedbalancer.flower.release import export_model, roll_back
 
 
 class Killed(Exception):
@@ -88,8 +89,9 @@ def test_the_status_knows_whether_a_server_runs(tmp_path: Path) -> None:
 
 def test_a_simulated_run_has_another_report(tmp_path: Path) -> None:
     fb.run("synthetic", users=4, rounds=1, out=tmp_path / "run", settings={"clients_per_round": 2, "w": 1})
-    with pytest.raises(RunFolderError, match="not a run on Flower"):
-        run_status(tmp_path / "run")
+    for read in (run_status, lambda run: roll_back(run, 1), lambda run: export_model(run, tmp_path / "model")):
+        with pytest.raises(RunFolderError, match="not a run on Flower"):
+            read(tmp_path / "run")
 
 
 @pytest.fixture
@@ -126,3 +128,11 @@ def test_the_level_of_the_log(monkeypatch: pytest.MonkeyPatch, log: logging.Logg
             patch.setenv(variable, value)
             with pytest.raises(BadSetting, match=f"{variable}={value} must be"):
                 configure_log()
+
+
+def test_wrong_folders_are_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]\n")
+    done = CliRunner().invoke(app, ["flower", "submit", str(tmp_path), "--run", str(tmp_path / "pyproject.toml")])
+    assert done.exit_code == 2
+    assert "is a file; pass the run folder" in done.output
+    assert len(done.output.splitlines()) == 1

@@ -16,6 +16,7 @@ FLWR = """#!/bin/sh
 cd "{folder}"
 number=$(cat number 2> /dev/null || echo 0)
 if [ "$1" = run ]; then
+    ls "$FLWR_HOME" >> homes && touch "$FLWR_HOME/credentials.yaml" || exit 1
     number=$((number + 1))
     echo $number > number
     mkdir -p run/checkpoint
@@ -31,6 +32,8 @@ fi
 def play(folder: Path, *runs: tuple[str, str, int], tries: int = 5) -> tuple[str, list[str]]:
     """Supervise runs with a status of Flower, a status in the run folder, and a last round each."""
     (folder / "bin").mkdir()
+    (folder / "home").mkdir()
+    (folder / "home" / "config.toml").write_text("")
     (folder / "bin" / "flwr").write_text(FLWR.format(folder=folder))
     (folder / "bin" / "flwr").chmod(0o755)
     for number, (flower, status, last) in enumerate(runs, start=1):
@@ -45,6 +48,7 @@ def play(folder: Path, *runs: tuple[str, str, int], tries: int = 5) -> tuple[str
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", path)
+        patch.setenv("FLWR_HOME", str(folder / "home"))
         return submitter.keep_running(), [line for line in lines if line.startswith("submitted")]
 
 
@@ -70,3 +74,14 @@ def test_submissions_without_a_new_round_end_the_supervision(tmp_path: Path) -> 
     runs = [("finished:failed", "failed", 0)] * 3
     with pytest.raises(MissingData, match=r"2 submissions in a row completed no round; .* finished:failed \(failed\)"):
         play(tmp_path, *runs, tries=2)
+
+
+def test_a_read_only_configuration_is_copied_because_flwr_writes_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it is mounted into a container."""
+    runs = ("finished:failed", "running", 1), ("finished:completed", "done", 2)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert play(tmp_path, *runs)[0] == "done"
+    assert (tmp_path / "homes").read_text().split() == ["config.toml", "config.toml", "credentials.yaml"]
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["config.toml"]

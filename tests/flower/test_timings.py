@@ -72,7 +72,7 @@ def test_fleet_of_a_stock_run(tmp_path: Path) -> None:
     assert rounds["down_bytes"].to_list() == [3 * rounds["up_bytes"][0] // 3] * 3
     assert (rounds["end_s"] - rounds["start_s"]).to_list() == pytest.approx([11.0] * 3)
     learned = learn(tmp_path / "stock")
-    assert [device.id for device in learned.fleet.devices] == ["0", "1", "2"]
+    assert [device.id for device in learned.fleet.devices] == ["client-0", "client-1", "client-2"]
     # Two epochs of four batches.
     assert [device.batch_s for device in learned.fleet.devices] == pytest.approx([each / 8 for each in TRAIN_S])
     assert {device.batch_size for device in learned.fleet.devices} == {BATCH}
@@ -184,7 +184,7 @@ def test_stock_strategy_on_two_supernodes(tmp_path: Path) -> None:
     assert json.loads(manifest.read_text())["status"] == "done", logs
     learned = learn(tmp_path / "stock")
     fast, slow = learned.fleet.devices
-    assert (fast.id, slow.id) == ("0", "1")
+    assert (fast.id, slow.id) == ("client-0", "client-1")
     # Five batches of 0.1 and of 0.5 seconds; a busy machine only adds to them.
     assert 0.1 <= fast.batch_s < 0.5 <= slow.batch_s
     assert learned.devices["rounds"].to_list() == [3, 3]

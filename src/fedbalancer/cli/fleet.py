@@ -161,7 +161,7 @@ def shadow(
             autocompletion=complete_methods,
         ),
     ] = None,
-    last: Annotated[int, typer.Option(help="Number of rounds to replay, counted from the last one.")] = 100,
+    last: Annotated[int, typer.Option(min=1, help="Number of rounds to replay, counted from the last one.")] = 100,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Replay the rounds of a run under other methods: how long they would have taken, with bounds.
@@ -178,7 +178,10 @@ def shadow(
     from fedbalancer.experiments.shadow import shadow as replay
     from fedbalancer.methods.names import split_names
 
-    replayed = replay(run, split_names(",".join(methods or [SHADOWS])), last=last)
+    names = split_names(",".join(methods or [SHADOWS]))
+    if not names:
+        raise BadSetting(f"--methods names no method; pass names such as {SHADOWS}")
+    replayed = replay(run, names, last=last)
     if as_json:
         typer.echo(json.dumps(replayed.to_json()))
         return

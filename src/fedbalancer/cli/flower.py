@@ -244,11 +244,42 @@ def submit(
     from fedbalancer.flower.submit import Submitter
 
     _check_app(folder)
+    if run.exists() and not run.is_dir():
+        raise BadSetting(f"--run {run} is a file; pass the run folder of the app's Strategy")
     options = [part for config in run_config or [] for part in ("--run-config", config)]
     submitter = Submitter(folder, run, options, tries, wait_s=wait_s, say=lambda line: typer.echo(line, err=True))
     typer.echo(f"{run}: {submitter.keep_running()}")
 
 
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
+    nodes: Annotated[int, typer.Option(min=1, max=10_000, help="Number of nodes.")] = 3,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name or address of the SuperLink; repeatable. Loopback is always included."),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the SuperLink.")] = 9092,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificates expire.")] = 365,
+) -> None:
+    """Create the certificates of a SuperLink and a key pair per node, for TLS and node authentication.
+
+    The folder also gets flower/config.toml: with FLWR_HOME=DIR/flower, `flwr` finds the SuperLink. Keep ca.key offline.
+
+    Examples:
+
+        fedbalancer flower keys keys --nodes 3
+
+        fedbalancer flower keys keys --nodes 20 --host superlink.example.org --port 9443 --days 30
+    """
+    if find_spec("flwr") is None:
+        raise MissingData("this needs flwr: pip install 'fedbalancer[flower]'")
+    from fedbalancer.flower.keys import write_keys
+
+    write_keys(folder, nodes=nodes, hosts=host or (), port=port, days=days)
+    typer.echo(f"{folder}: a CA, the SuperLink's certificate, and the keys of {nodes} nodes", err=True)
+
+
+flower.command("keys")(with_clear_errors(keys))
 flower.command("submit")(with_clear_errors(submit))
 flower.command("rollback")(with_clear_errors(rollback))
 flower.command("export")(with_clear_errors(export))

@@ -241,6 +241,8 @@ def forecast(
     devices = shift(devices, (began - MONDAY).total_seconds())
     base = RunSpec(task=task, settings=settings, devices=devices, **options)
     plan = ComparisonPlan.make(base, list(names), range(runs))
+    for target in targets or ():
+        plan.metric.check_target(target)
     horizon_s = horizon_s if horizon_s is not None else BUDGETS * max(plan.budgets_s.values())
     rounds_of = (known or {}).get("measured_rounds")
     fleets = {seed: devices if rounds_of is None else vary(devices, rounds_of, seed) for seed in plan.seeds}

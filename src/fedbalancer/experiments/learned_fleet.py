@@ -370,8 +370,8 @@ def learn(
     split = math.sqrt(2) if record.splits_evenly else 1.0  # two independent halves deviate more than their sum
     typical = _typical_network(table, pooled, split)
     devices = [_device(row, pooled, record.batch_size, split, typical) for row in rows]
-    classes = _classes(record, devices)
-    devices = [replace(device, device_class=classes[device.id]) for device in devices]
+    classes, tags = _classes(record, devices), _tags(record.folder)
+    devices = [replace(device, device_class=classes[device.id], tags=tags.get(device.id, "")) for device in devices]
     slots, period_s = _online_slots(record, answers)
     devices = [replace(device, online=slots.get(device.id)) for device in devices]
     if by == "class":
@@ -455,6 +455,16 @@ def _classes(record: Recording, devices: Sequence[Device]) -> dict[str, str]:
     return {device.id: CLASSES[place * len(CLASSES) // len(order)] for place, device in enumerate(order)}
 
 
+def _tags(folder: Path) -> dict[str, str]:
+    """Return the last tags of every client, as the log of a Flower run names them."""
+    named = [event for event in read_events(folder) if event["event"] in ("client introduced", "tags changed")]
+    return {
+        str(event["client"]): "+".join(tag for tag in event["tags"] if isinstance(tag, str))
+        for event in named
+        if "client" in event and isinstance(event.get("tags"), list)
+    }
+
+
 def _answers(record: Recording) -> pl.DataFrame:
     """Return who was asked when, and who answered without a pause."""
     answered = pl.col("outcome").is_in(ANSWERED) & (pl.col("paused_s") <= 0)
@@ -522,7 +532,12 @@ def _draw_by_class(devices: Sequence[Device], count: int) -> list[Device]:
         identity = f"{like.device_class}-{number:0{len(str(count))}d}"
         drawn.append(
             Device(
-                id=identity, device_class=like.device_class, batch_size=like.batch_size, online=like.online, **values
+                id=identity,
+                device_class=like.device_class,
+                batch_size=like.batch_size,
+                online=like.online,
+                tags=like.tags,
+                **values,
             )
         )
     return drawn

@@ -25,7 +25,7 @@ from fedbalancer.methods.composition import with_local_statistics
 from fedbalancer.methods.fields import check_settings_used
 from fedbalancer.methods.slots import check_composition
 from fedbalancer.methods.table import Method, method_of_run, setup_of
-from fedbalancer.server.clients.tags import uses_tags
+from fedbalancer.server.clients.tags import split_tags, uses_tags
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.server.server import Server
 from fedbalancer.simulation.attacks import make_attackers, poison_task
@@ -40,6 +40,7 @@ from fedbalancer.simulation.devices import (
 )
 from fedbalancer.simulation.devices.fleet import Device, Fleet
 from fedbalancer.simulation.devices.fleet_files import MODEL_METHODS, is_availability, is_device_model
+from fedbalancer.simulation.devices.fleet_model import FleetDevices
 from fedbalancer.simulation.engine import LOST_ROUND_S, SENT_NOTHING, SimulatedEngine
 from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
 from fedbalancer.simulation.state import ClassCounts
@@ -183,10 +184,8 @@ def build(
         batches = batches_per_epoch(sizes, settings.batch_size, resolved.server.epoch_batches, settings.drop_last)
         batch_s = batch_s * scale.batch_factors(sizes, batches)[:, None]
     ledger = Ledger.start(clients, sizes, network_s, batch_s)
-    classes_of = getattr(devices, "device_classes", None)
-    if classes_of is not None and uses_tags(resolved.server.clients):  # the class of a device is its tag
-        classes = classes_of(clients)
-        ledger = replace(ledger, tags={c: frozenset({name}) for c, name in zip(clients, classes, strict=True)})
+    if uses_tags(resolved.server.clients):
+        ledger = replace(ledger, tags=_tags(devices, clients))
     engine = engine_class(
         policies=resolved.client,
         ledger=ledger,
@@ -225,6 +224,17 @@ def first_order(settings: Settings, seed: int) -> Order:
         1, 0.0, math.inf, settings.epochs, settings.batch_size, seed, learning_rate=rate,
         clip_norm=settings.clip_norm, training=settings.training(),
     )  # fmt: skip
+
+
+def _tags(devices: DeviceModel, clients: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return the tags of every client: those of its device in a fleet, and the class of its device."""
+    clients = list(clients)
+    classes_of = getattr(devices, "device_classes", None)
+    classes = classes_of(clients) if classes_of is not None else [""] * len(clients)
+    named = devices.tags if isinstance(devices, FleetDevices) else [""] * len(clients)
+    return {
+        client: split_tags(f"{tags}+{device}") for client, tags, device in zip(clients, named, classes, strict=True)
+    }
 
 
 def _classes(spec: RunSpec, task: Task, settings: Settings) -> ClassCounts | None:

@@ -36,6 +36,21 @@ REPORTED = ("completed", JOINED)
 """Outcomes of clients whose report counts."""
 
 
+def flower_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run on Flower.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        RunFolderError: There is no run in the folder, or a simulated one.
+    """
+    manifest = read_manifest(folder)
+    if manifest.get("engine") != "flower":
+        raise RunFolderError(f"{folder} is not a run on Flower; use fedbalancer report {folder}")
+    return manifest
+
+
 def run_status(folder: Path | str, window: int = WINDOW) -> dict[str, Any]:
     """Return the state of a run on Flower, in plain values.
 
@@ -51,9 +66,7 @@ def run_status(folder: Path | str, window: int = WINDOW) -> dict[str, Any]:
         RunFolderError: There is no run in the folder.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder)
-    if manifest.get("engine") != "flower":
-        raise RunFolderError(f"{folder} is not a run on Flower; use fedbalancer report {folder}")
+    manifest = flower_manifest(folder)
     frames, events = read_tables(folder), read_events(folder)
     rounds, clients = frames["rounds"], frames["clients"]
     last = rounds.row(-1, named=True) if rounds.height else None

@@ -19,11 +19,11 @@ import safetensors.numpy
 from fedbalancer.core.errors import BadSetting, RunFolderError
 from fedbalancer.core.files import write_bytes
 from fedbalancer.core.types import Layout
-from fedbalancer.flower.operate import checkpoint_rounds, read_tables
+from fedbalancer.flower.operate import checkpoint_rounds, flower_manifest, read_tables
 from fedbalancer.privacy.accounting import RELEASES
 from fedbalancer.store import RunFolder
 from fedbalancer.store.checkpoint import Checkpoints
-from fedbalancer.store.contents import CHECKPOINT, MODEL, read_manifest
+from fedbalancer.store.contents import CHECKPOINT, MODEL
 
 if TYPE_CHECKING:
     import polars as pl
@@ -135,9 +135,10 @@ def roll_back(folder: Path | str, to: int) -> dict[str, Any]:
         The rounds before and after, and the remaining checkpoints.
 
     Raises:
-        RunFolderError: There is no such checkpoint, or a server still writes to the folder.
+        RunFolderError: There is no such checkpoint, the run was simulated, or a server still writes to the folder.
     """
     folder = Path(folder)
+    flower_manifest(folder)
     with RunFolder.open(folder) as run:
         rounds = checkpoint_rounds(folder)
         if to not in rounds:
@@ -173,10 +174,10 @@ def export_model(
         The file, its SHA-256, and the metadata in it.
 
     Raises:
-        RunFolderError: There is no such checkpoint, or the model does not meet the gate.
+        RunFolderError: There is no such checkpoint, the run was simulated, or the model does not meet the gate.
         BadSetting: The file cannot be written.
     """
-    folder, manifest = Path(folder), read_manifest(Path(folder))
+    folder, manifest = Path(folder), flower_manifest(Path(folder))
     evals = read_tables(folder)["evals"]
     gate = Gate.parse(manifest["gate"]) if manifest.get("gate") else None
     rounds = checkpoint_rounds(folder)

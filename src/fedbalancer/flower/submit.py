@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedbalancer.core.errors import MissingData
@@ -37,7 +40,8 @@ class Submitter:
         poll_s: Seconds between two checks of the run.
         wait_s: Seconds before another submission.
         say: Receives one line per event.
-        environment: More environment variables for `flwr`.
+        environment: More environment variables for `flwr`. It may write to its `FLWR_HOME`; if that is read-only, it
+            gets a temporary copy.
     """
 
     app: Path
@@ -58,6 +62,10 @@ class Submitter:
         Raises:
             MissingData: `tries` submissions in a row completed no round.
         """
+        with writable_home({**os.environ, **(self.environment or {})}) as environment:
+            return replace(self, environment=environment)._keep_running()
+
+    def _keep_running(self) -> str:
         fruitless = 0
         while read_status(self.run) != "done":
             before, (status, why) = self._rounds(), self._run_once()
@@ -65,7 +73,8 @@ class Submitter:
                 break
             fruitless = 0 if self._rounds() > before else fruitless + 1
             if fruitless >= self.tries:
-                raise MissingData(f"{self.tries} submissions in a row completed no round; the last one: {why}")
+                submissions = "submission" if self.tries == 1 else "submissions in a row"
+                raise MissingData(f"{self.tries} {submissions} completed no round; the last one: {why}")
             self.say(f"after round {self._rounds()}: {why}; submitting again in {self.wait_s:g} s")
             time.sleep(self.wait_s)
         return "done" if read_status(self.run) == "done" else "stopped"
@@ -99,8 +108,8 @@ class Submitter:
         """Call `flwr`; returns its JSON, or the error that it printed."""
         try:
             done = subprocess.run(
-                ["flwr", *arguments], env={**os.environ, **(self.environment or {})}, capture_output=True, text=True,
-                timeout=COMMAND_S, check=False,
+                ["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=COMMAND_S,
+                check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return {"error-message": f"flwr {arguments[0]} did not answer in {COMMAND_S:g} s"}
@@ -112,3 +121,21 @@ class Submitter:
             answer = None
         lines = (done.stdout + done.stderr).strip().splitlines()
         return answer if isinstance(answer, dict) else {"error-message": lines[-1] if lines else "no answer"}
+
+
+@contextmanager
+def writable_home(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Provide an environment in which `flwr` can write to its home, where it keeps credentials.
+
+    Args:
+        environment: The environment. A `FLWR_HOME` that is read-only, such as a mounted configuration, is replaced by a
+            temporary folder with a copy of its `config.toml`.
+    """
+    home = Path(environment.get("FLWR_HOME") or Path.home() / ".flwr")
+    config = home / "config.toml"
+    if not config.is_file() or os.access(home, os.W_OK):
+        yield dict(environment)
+        return
+    with TemporaryDirectory(prefix="fedbalancer-flower-") as copy:
+        shutil.copyfile(config, Path(copy) / config.name)
+        yield {**environment, "FLWR_HOME": copy}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.flower.client import client_id
 from fedbalancer.flower.compat import ConfigRecord, Context, Grid, Message, pull
 from fedbalancer.flower.messages import CONFIG, TRAIN, WEIGHT
 from fedbalancer.flower.mods import Mod
@@ -32,7 +33,7 @@ def timing_mod(*, epochs: int = 1, batch_size: int = 32, clock: Callable[[], flo
     """Return a mod that adds the duration of a training to its reply.
 
     Use it as `ClientApp(mods=[timing_mod(epochs=5, batch_size=32)])` or `@app.train(mods=[...])`. The client's id is
-    the node's `client-id` or `partition-id`, else the node id.
+    the one that it has in a FedBalancer run, so the learned devices belong to the same clients.
 
     Args:
         epochs: Local epochs of a training.
@@ -52,10 +53,8 @@ def timing_mod(*, epochs: int = 1, batch_size: int = 32, clock: Callable[[], flo
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        own = context.node_config
-        client = str(own.get("client-id", own.get("partition-id", context.node_id)))
         values: dict[str, Any] = {
-            "client": client,
+            "client": client_id(context),
             "busy_s": clock() - began,
             "epochs": epochs,
             "batch_size": batch_size,
@@ -209,7 +208,7 @@ class TimedGrid(Grid):
             rows.append(self._client_row(number, order.node, reply, arrived_s[identity], len(order_of)))
             up_bytes += _array_bytes(reply)
         silent = [order.node for identity, order in order_of.items() if identity not in answered]
-        rows += [_empty_row(number, self._client_of.get(node, str(node)), "silent") for node in silent]
+        rows += [_empty_row(number, self._client_of.get(node, f"node-{node}"), "silent") for node in silent]
         done = [row for row in rows if row.outcome == "completed"]
         start_s = began - self._started_s
         row = RoundRow(
@@ -229,7 +228,7 @@ class TimedGrid(Grid):
         """Return the row of a reply; one without timings has no seconds."""
         if reply.has_error() or RECORD not in reply.content.config_records:
             why = (reply.error.reason or "error") if reply.has_error() else "the client has no timing_mod"
-            return _empty_row(number, self._client_of.get(node, str(node)), "error", why)
+            return _empty_row(number, self._client_of.get(node, f"node-{node}"), "error", why)
         own = reply.content.config_records[RECORD]
         client, busy_s, epochs, batch_size = (own[name] for name in ("client", "busy_s", "epochs", "batch_size"))
         self._client_of[node] = str(client)

@@ -123,3 +123,21 @@ def test_the_simulator_plays_them() -> None:
     assert selected("fedavg+1t[clients=DailyBudget(rounds=1)]") == [3, 3, 0]
     assert selected("fedavg+1t[clients=Tagged(require='no-phone')]") == [0, 0, 0]
     assert selected("fedavg+1t[clients=Tagged(exclude='no-phone')]") == [3, 3, 3]
+
+
+def test_the_simulator_knows_the_tags_of_a_fleet() -> None:
+    """A client has the tags of its device, and the device's class."""
+    tags = ("pixel+canary", "pixel", "", "tablet", "tablet+old", "")
+    fleet = fb.Fleet([fb.Device(id=f"client-{at}", batch_s=0.1, tags=text) for at, text in enumerate(tags)])
+    options: dict[str, Any] = {"rounds": 2, "timing_only": True, "settings": {"clients_per_round": 6}, "devices": fleet}
+    x, y = np.zeros((60, 2), dtype=np.float32), [0, 1] * 30
+    owners = [f"client-{at % 6}" for at in range(60)]
+    task = fb.Task.from_arrays(x, y, model="mlp", users=owners, test=(x, np.array(y)))
+
+    def selected(method: str) -> list[int]:
+        return list(fb.run(task, method, **options).rounds["selected"].to_list())
+
+    assert selected("fedavg+1t[clients=Tagged(require='pixel')]") == [2, 2]
+    assert selected("fedavg+1t[clients=Canary(rounds=1)]") == [1, 6]
+    assert selected("fedavg+1t[clients=Tagged(exclude='old')]") == [5, 5]
+    assert fb.Fleet([*fleet.devices]).to_json() == fleet.to_json()

@@ -56,6 +56,7 @@ class Device:
         up_mbit_s: Mean upload speed in Mbit/s.
         up_std_mbit_s: Standard deviation of the upload speed between rounds.
         online: Intervals (start, end) in seconds in which the device may work. None: always; empty: never.
+        tags: Tags of the client, such as `pixel+canary`, for the policies that select by tags.
 
     Raises:
         BadData: If a value is invalid.
@@ -77,6 +78,7 @@ class Device:
     up_mbit_s: float | None = None
     up_std_mbit_s: float = 0.0
     online: Sequence[Interval] | None = None
+    tags: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id or not self.id.isprintable():
@@ -126,8 +128,9 @@ class Device:
             self._set("batch_size", int(size))
             if self.batch_s is None:
                 raise self._problem("batch_size", "empty, because there is no batch_s that it belongs to")
-        if not isinstance(self.device_class, str) or not (self.device_class.isprintable()):
-            raise self._problem("device_class", "text")
+        for name in ("device_class", "tags"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name).isprintable():
+                raise self._problem(name, "text")
         if not self.has_seconds:
             for name in ("std_s", "model", "flops"):
                 if getattr(self, name):
@@ -495,8 +498,3 @@ class Fleet:
 
 def _absolute(path: Path | str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
-
-
-def device_rows(devices: Iterable[Mapping[str, Any]]) -> list[Device]:
-    """Return the devices of rows, as `Device.to_row` makes them."""
-    return [Device(**row) for row in devices]

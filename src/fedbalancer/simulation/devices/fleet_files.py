@@ -18,13 +18,13 @@ from typing import Any
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownName
 from fedbalancer.core.files import write_bytes, write_text
-from fedbalancer.simulation.devices.fleet import Device, Fleet, Interval, device_rows
+from fedbalancer.simulation.devices.fleet import Device, Fleet, Interval
 from fedbalancer.simulation.devices.trace_files import DAY_S
 
 ID, PERIOD, ONLINE, NEVER = "device", "period_s", "online", "never"
 COLUMNS = (ID, *(each.name for each in fields(Device) if each.name != "id"), PERIOD)
 """The columns of a file."""
-TEXTS = (ID, "model", "device_class")
+TEXTS = (ID, "model", "device_class", "tags")
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)")
 MODEL_METHODS = ("expected_network_s", "sample_batch_s", "draw")
 _KINDS = ("synthetic", "paper", "fedscale", "flash", "list")
@@ -159,7 +159,7 @@ def _make(options: dict[str, Any], folder: Path) -> Fleet:
     if kind not in _KINDS:
         raise UnknownName("kind of devices", str(kind), _KINDS[:-1])
     if kind == "list":
-        return Fleet(device_rows(options.get("devices", ())), options.get("period_s"))
+        return Fleet([Device(**row) for row in options.get("devices", ())], options.get("period_s"))
     make = getattr(Fleet, {"fedscale": "from_fedscale", "flash": "from_flash"}.get(kind, kind))
     for key in ("devices", "availability", "traces", "speeds", "models"):
         if isinstance(options.get(key), str):

@@ -39,6 +39,7 @@ class FleetDevices:
         batch_s: Mean and standard deviation of the seconds per batch of every client; NaN: those of the phones.
         mbit_s: Mean down, standard deviation down, mean up and standard deviation up of every client; NaN likewise.
         classes: Class of every client's device; empty if it has none.
+        tags: Tags of every client's device, joined by a plus.
     """
 
     clients: Positions
@@ -46,6 +47,7 @@ class FleetDevices:
     batch_s: FloatArray
     mbit_s: FloatArray
     classes: tuple[str, ...]
+    tags: tuple[str, ...]
 
     @classmethod
     def of(
@@ -79,6 +81,7 @@ class FleetDevices:
             np.array([row[1] for row in rows]).reshape(-1, 2),
             np.array([row[2] for row in rows]).reshape(-1, 4),
             tuple(device.device_class if device.has_seconds or device.device_class else "?" for device in devices),
+            tuple(device.tags for device in devices),
         )
 
     def device_classes(self, clients: Sequence[str]) -> list[str]:
