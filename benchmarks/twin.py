@@ -30,8 +30,8 @@ import polars as pl
 
 from fedbalancer.core.files import write_json, write_text
 from fedbalancer.data import Task, load_task
+from fedbalancer.experiments.estimates import estimate
 from fedbalancer.experiments.execute import run as run_once
-from fedbalancer.experiments.forecast import estimate
 from fedbalancer.experiments.learned_fleet import LearnedFleet, learn, vary
 from fedbalancer.experiments.shadow import shadow
 from fedbalancer.simulation.devices import Fleet

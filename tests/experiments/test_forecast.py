@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
 import fedbalancer as fb
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.experiments.forecast import estimate, forecast, parse_duration, shift, with_overhead
+from fedbalancer.experiments.forecast import forecast, parse_duration, shift, with_overhead
 from fedbalancer.experiments.learned_fleet import learn
 from fedbalancer.reporting.results import RunCurve
 
 START = datetime(2026, 11, 19, 8, tzinfo=UTC)
-
-
-def test_intervals_cover_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    inside = []
-    for _ in range(400):
-        values = np.exp(rng.normal(3.0, 0.4, 9))
-        low, _, high, _ = estimate(values[:8].tolist(), 0.9).to_json().values()
-        assert low is not None
-        assert high is not None
-        inside.append(low <= values[8] <= high)
-    assert 0.86 < np.mean(inside) < 0.94
-
-
-def test_runs_that_never_reach_a_target_widen_its_interval() -> None:
-    rng = np.random.default_rng(1)
-    values = np.exp(rng.normal(3.0, 0.4, 4000))
-    limit = math.exp(3.2)
-    censored = estimate([value if value <= limit else None for value in values], 0.9, limit)
-    assert censored.median == pytest.approx(math.exp(3.0), rel=0.03)
-    assert censored.low == pytest.approx(math.exp(3.0 - 1.645 * 0.4), rel=0.05)
-    assert censored.high is None  # after the horizon
-    assert censored.reached == pytest.approx(0.69, abs=0.03)
-    assert estimate([None, None, 5.0], 0.9, 10.0).low is None
 
 
 def test_forecast_of_a_learned_fleet(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from fedbalancer.experiments.learned_fleet import (
     description_path,
     learn,
     read_description,
-    read_recording,
     vary,
 )
+from fedbalancer.experiments.recording import read_recording
 from fedbalancer.simulation.devices.fleet_files import read_fleet
 
 CLIENTS = [f"u{number:05d}" for number in range(8)]

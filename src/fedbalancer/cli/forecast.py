@@ -14,7 +14,8 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.processes import StopFlag
 
 if TYPE_CHECKING:
-    from fedbalancer.experiments.forecast import Estimate, Forecast
+    from fedbalancer.experiments.estimates import Estimate
+    from fedbalancer.experiments.forecast import Forecast
 
 METHODS = "fedavg+wfa,fedavg+1t,fedbalancer,canter"
 LEAST_WIDTH = 110
