@@ -71,7 +71,7 @@ def arguments(declared: Any, wrapper: Any) -> list[Any]:
     setup = make_setup()
     own = wrapper.init(setup) if "init" in questions(SLOTS[wrapper.slot]) else None
     state = make_state(**{wrapper.slot: own}) if own is not None else make_state()
-    known = {"setup": setup, "state": state, "own": own, "reports": [], "cohort": []}
+    known = {"setup": setup, "state": state, "own": own, "reports": [], "cohort": [], "clients": []}
     return [known.get(name) for name in list(inspect.signature(declared).parameters)[1:]]
 
 

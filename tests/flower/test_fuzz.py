@@ -37,11 +37,10 @@ from fedbalancer.flower.messages import (
     SUMMARY,
     VECTOR,
     VERSION,
-    InvalidMessage,
-    ModelLayout,
     metric_key,
     pack_update,
 )
+from fedbalancer.flower.model_arrays import InvalidMessage, ModelLayout
 from fedbalancer.flower.reading import Expected, read_greeting, unpack
 from fedbalancer.flower.wire import Refused, ReplyLimit, decode, list_objects
 

@@ -30,7 +30,8 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.flower import Strategy
 from fedbalancer.flower.memory import MemoryStore, SavedMemory
-from fedbalancer.flower.messages import METHOD_ARRAYS, InvalidMessage, ModelLayout, reorder
+from fedbalancer.flower.messages import METHOD_ARRAYS
+from fedbalancer.flower.model_arrays import InvalidMessage, ModelLayout, reorder
 from fedbalancer.flower.reading import Expected, unpack
 from fedbalancer.server.loop import rounds
 

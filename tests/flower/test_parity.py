@@ -29,7 +29,8 @@ from fedbalancer.data import Task
 from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
 from fedbalancer.flower.ledger import TransportTimes, make_ledger
-from fedbalancer.flower.messages import HELLO, ModelLayout
+from fedbalancer.flower.messages import HELLO
+from fedbalancer.flower.model_arrays import ModelLayout
 from fedbalancer.methods.table import BASES, MODIFIERS, Method, method_of_run, setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server

@@ -21,7 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import get_object_type_from_obj
 from fedbalancer.client.summary import Histogram
 from fedbalancer.core.errors import MissingData
 from fedbalancer.flower.mailbox import LANES, ReplyPuller
-from fedbalancer.flower.messages import ModelLayout
+from fedbalancer.flower.model_arrays import ModelLayout
 from fedbalancer.flower.reading import unpack
 from fedbalancer.flower.wire import ReplyLimit
 

@@ -319,6 +319,8 @@ class ClientRound:
 
         A training that is too old is forgotten.
         """
+        if not self.memory.state:
+            return None
         rounds = self.policies.train.cache_rounds
         kept = None if rounds is None else InterruptedTraining.read(self.memory.state)
         if (

@@ -400,7 +400,9 @@ def _trains_as(part: Any, where: str, noun: str, floats: tuple[str, ...]) -> str
 
 
 def _type_name(column: Any, where: str, noun: str, floats: tuple[str, ...]) -> str:
-    values = column.values if isinstance(column, Ragged) else as_array(column)
+    values = (
+        column if isinstance(column, np.ndarray) else column.values if isinstance(column, Ragged) else as_array(column)
+    )
     if values.dtype.kind not in "fiub":
         example = f", such as {str(values.flat[0])[:40]!r}" if values.size else ""
         advice = "; number the classes 0, 1, 2, ..., or use Task.from_arrays, which does" if noun == "labels" else ""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedbalancer.flower.aggregation import FlowerAggregator
     from fedbalancer.flower.client import LocalRound, balanced, introduce
     from fedbalancer.flower.client_apps import client_app, device_app
-    from fedbalancer.flower.messages import trained_arrays
+    from fedbalancer.flower.model_arrays import trained_arrays
     from fedbalancer.flower.secure import SecureAggregation
     from fedbalancer.flower.strategy import Strategy
     from fedbalancer.flower.timings import record_timings, timing_mod
@@ -28,7 +28,7 @@ _HOMES = {
     "introduce": "client",
     "record_timings": "timings",
     "timing_mod": "timings",
-    "trained_arrays": "messages",
+    "trained_arrays": "model_arrays",
 }
 
 __all__ = [

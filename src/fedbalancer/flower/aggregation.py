@@ -23,7 +23,8 @@ from fedbalancer.flower.compat import (
     set_current_arrays,
 )
 from fedbalancer.flower.evaluation import CombineMetrics, weighted_mean
-from fedbalancer.flower.messages import ARRAYS, METRICS, WEIGHT, InvalidMessage, ModelLayout
+from fedbalancer.flower.messages import ARRAYS, METRICS, WEIGHT
+from fedbalancer.flower.model_arrays import InvalidMessage, ModelLayout
 from fedbalancer.flower.mods import NO_SECURE_AGGREGATION
 from fedbalancer.methods.composition import Method
 from fedbalancer.methods.slots import base_advice

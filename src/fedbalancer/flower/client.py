@@ -52,8 +52,6 @@ from fedbalancer.flower.messages import (
     TAGS,
     ClientMeasurements,
     Instruction,
-    InvalidMessage,
-    ModelLayout,
     check_metrics,
     common_version,
     pack_declined,
@@ -63,6 +61,7 @@ from fedbalancer.flower.messages import (
     read_arrays,
     read_text,
 )
+from fedbalancer.flower.model_arrays import InvalidMessage, ModelLayout
 from fedbalancer.flower.mods import check_app_mods
 from fedbalancer.flower.secure import KEYS, SUM_ACTION, SUMS_ONLY, answer_sum, has_summed, hold_update
 

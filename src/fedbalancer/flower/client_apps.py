@@ -24,7 +24,8 @@ from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Part, TrainResult, Weights
 from fedbalancer.flower.client import ClientTags, LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message, MetricRecord, RecordDict, reply_to
-from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, reorder_arrays, round_of
+from fedbalancer.flower.messages import ARRAYS, METRICS, reorder_arrays, round_of
+from fedbalancer.flower.model_arrays import ModelLayout, reorder
 from fedbalancer.flower.mods import Mod, check_mods, skip_without_arrays
 from fedbalancer.training.tensors import prepare_samples
 

@@ -18,7 +18,8 @@ from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation
 from fedbalancer.flower.compat import Message, MetricRecord, RecordDict
 from fedbalancer.flower.events import LogEvent
-from fedbalancer.flower.messages import WEIGHT, InvalidMessage
+from fedbalancer.flower.messages import WEIGHT
+from fedbalancer.flower.model_arrays import InvalidMessage
 from fedbalancer.server.report_check import MAX_LOSS, MOST_WEIGHT, weight_limit
 from fedbalancer.store.rows import ClientSpread
 

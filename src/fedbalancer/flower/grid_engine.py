@@ -17,17 +17,8 @@ from fedbalancer.flower.events import EventLog, LogEvent, shorten
 from fedbalancer.flower.failures import Pauses
 from fedbalancer.flower.ledger import ClientSpeeds, TransportTimes, add_clients, with_network_times
 from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply
-from fedbalancer.flower.messages import (
-    ARRAYS,
-    CONFIG,
-    DECLINED,
-    EVALUATE,
-    HELLO,
-    TRAIN,
-    VERSION,
-    Instruction,
-    ModelLayout,
-)
+from fedbalancer.flower.messages import ARRAYS, CONFIG, DECLINED, EVALUATE, HELLO, TRAIN, VERSION, Instruction
+from fedbalancer.flower.model_arrays import ModelLayout
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.open_round import ConfigureTrain, LateReports, OpenRound
 from fedbalancer.flower.reading import MOST_SAMPLES, batch_s_of, busy_s, greeting_request

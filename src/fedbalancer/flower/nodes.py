@@ -14,7 +14,8 @@ from fedbalancer import __version__
 from fedbalancer.flower.compat import ConfigRecord, RecordDict
 from fedbalancer.flower.events import LogEvent
 from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply
-from fedbalancer.flower.messages import HELLO, OLDEST, InvalidMessage
+from fedbalancer.flower.messages import HELLO, OLDEST
+from fedbalancer.flower.model_arrays import InvalidMessage
 from fedbalancer.flower.reading import MOST_SAMPLES, Greeting, read_greeting
 
 REFRESH_S = 300.0

@@ -27,12 +27,11 @@ from fedbalancer.flower.messages import (
     WEIGHT,
     ClientMeasurements,
     Instruction,
-    InvalidMessage,
-    ModelLayout,
     custom_metrics,
     pack_arrays,
     read_tags,
 )
+from fedbalancer.flower.model_arrays import InvalidMessage, ModelLayout
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.reading import Expected, UnannouncedSize, batch_s_of, split_timings, unpack
 from fedbalancer.flower.secure import read_keys

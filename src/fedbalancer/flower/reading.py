@@ -40,16 +40,14 @@ from fedbalancer.flower.messages import (
     VECTOR,
     VERSION,
     ClientMeasurements,
-    InvalidMessage,
-    ModelLayout,
     check_version,
     metric_key,
-    read_array,
     read_arrays,
     read_tags,
     read_text,
     version_fields,
 )
+from fedbalancer.flower.model_arrays import InvalidMessage, ModelLayout, read_array
 from fedbalancer.server.report_check import find_fault, find_size_fault
 
 MOST_SAMPLES = 100_000

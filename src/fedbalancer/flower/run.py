@@ -27,7 +27,8 @@ from fedbalancer.flower.failures import FailedRounds
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import ActiveRun, RoundHooks, overrides
 from fedbalancer.flower.ledger import make_ledger
-from fedbalancer.flower.messages import WEIGHT, ModelLayout
+from fedbalancer.flower.messages import WEIGHT
+from fedbalancer.flower.model_arrays import ModelLayout
 from fedbalancer.flower.recorder import RunRecorder, make_manifest
 from fedbalancer.flower.server import GrowingServer
 from fedbalancer.methods.table import setup_of

@@ -36,7 +36,8 @@ from fedbalancer.flower.compat import (
     combine_shares,
     create_shares,
 )
-from fedbalancer.flower.messages import FEDBALANCER, VERSION, Instruction, InvalidMessage, check_version, read_array
+from fedbalancer.flower.messages import FEDBALANCER, VERSION, Instruction, check_version
+from fedbalancer.flower.model_arrays import InvalidMessage, read_array
 
 SUM_ACTION = "fedbalancer_sum"
 SUM = f"query.{SUM_ACTION}"

@@ -25,7 +25,7 @@ from fedbalancer.core.errors import MissingData
 from fedbalancer.core.types import Shapes
 from fedbalancer.core.types.layout import count_bytes
 from fedbalancer.flower.compat import Grid
-from fedbalancer.flower.messages import HEADER_BYTES, ModelLayout
+from fedbalancer.flower.model_arrays import HEADER_BYTES, ModelLayout
 
 try:
     from flwr.common.serde_utils import metadata_from_proto

@@ -141,6 +141,7 @@ class SimulatedEngine:
         self.saves_losses = saves_losses
         self._forward_epochs = FORWARD_PASS_EPOCHS if scale is None else scale.forward_epochs
         self._short_batches = scale if scale is not None and scale.counts_samples else None
+        self._keeps_interrupted = policies.train.cache_rounds is not None
         self.costs = costs
         self.memory = Memories(ledger)
         self.pending = PendingReports()
@@ -364,7 +365,7 @@ class SimulatedEngine:
             check_order_arrays(order.arrays, self.policies.train, self.executor.layout)
         if self.costs is None:
             draws = draw_devices(self.devices, clients, order.round, self.down_bytes, self.up_bytes)
-            return without_downloads(rounds, draws)
+            return without_downloads(rounds, draws) if self._keeps_interrupted else draws
         return self.costs.draw(self.devices, clients, order.round, [client_round.part for client_round in rounds])
 
     def _forward_passes(
@@ -449,7 +450,7 @@ class SimulatedEngine:
         weights: Weights, start_s: float,
     ) -> None:  # fmt: skip
         """Train what the clients without a report had time for, and let them remember it if they do."""
-        if self.policies.train.cache_rounds is None:
+        if not self._keeps_interrupted:
             return
         done = interrupted_batches(rounds, attempts, accepted, seconds, RoundClock(self.availability, start_s))
         works = [rounds[place].work(batches) for place, batches in done.items()]

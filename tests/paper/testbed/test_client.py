@@ -20,7 +20,8 @@ from flwr.app import Context, Message, RecordDict
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.types import Order
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord
-from fedbalancer.flower.messages import ARRAYS, CONFIG, FEDBALANCER, METRICS, Instruction, ModelLayout
+from fedbalancer.flower.messages import ARRAYS, CONFIG, FEDBALANCER, METRICS, Instruction
+from fedbalancer.flower.model_arrays import ModelLayout
 from fedbalancer.paper.testbed.client import EmulatedPhone, order_name
 from fedbalancer.paper.testbed.phones import Phone, RecordedPhones
 from fedbalancer.paper.testbed.plan import BedPlan

@@ -19,7 +19,8 @@ from fedbalancer.flower.compat import ArrayRecord, Context, Grid, MetricRecord
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.ledger import LEAST_SHARE, TransportTimes
 from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply, SentMessage
-from fedbalancer.flower.messages import TRAIN, ModelLayout
+from fedbalancer.flower.messages import TRAIN
+from fedbalancer.flower.model_arrays import ModelLayout
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.reading import greeting_request
 from fedbalancer.flower.recorder import RunRecorder, ending_status

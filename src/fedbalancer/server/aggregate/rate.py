@@ -91,6 +91,8 @@ class AutoRate(Wrapping, Aggregator):
 
     def refuses(self, method: Any) -> str | None:
         """Refuse methods without rounds, updates without lengths, parts of the model, and noise with a guarantee."""
+        if why := self.inner.refuses(method):
+            return why
         if method.late.rule() == "counts":
             return f"AutoRate compares the clients of a round; late {type(method.late).__name__} has none"
         if self.inner.counts_votes:
@@ -99,15 +101,19 @@ class AutoRate(Wrapping, Aggregator):
             return f"AutoRate compares updates of the whole model; part {type(method.part).__name__} sends parts"
         if self.inner.model_noise_multiplier is not None:
             return f"AutoRate reveals more of the updates than the model that {type(self.inner).__name__} protects"
-        return self.inner.refuses(method)
+        return None
 
     def init(self, setup: Setup) -> RateState:
         return RateState(self.inner.init(setup), math.log(self.first))
 
     def client_rates(self, setup: Setup, state: ServerState, clients: Sequence[str]) -> Mapping[str, float]:
-        """Return the factor of the learning rate of every client, drawn from its named stream."""
-        common = math.exp(state.aggregate.log_factor)
-        return {client: common * draw for client, draw in self._draws(setup, state, clients).items()}
+        """Return the factor of the learning rate of every client, drawn from its named stream, times the inner one."""
+        common, inner = (
+            math.exp(state.aggregate.log_factor),
+            self.inner.client_rates(setup, self.unwrapped(state), clients),
+        )
+        drawn = self._draws(setup, state, clients)
+        return {**inner, **{client: common * draw * inner.get(client, 1.0) for client, draw in drawn.items()}}
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, RateState]:
         own: RateState = state.aggregate
