@@ -142,14 +142,15 @@ def _introduction(board: Board) -> list[str]:
     return [
         "Every method gets the same number of trials over its own declared search space, the paper's default first. "
         "The best trial is frozen and scored on seeds that no trial used. The target of a seed is the final accuracy "
-        "of the best *tuned* FedAvg of four variants; a speed-up is the ratio of the times to the target on the same "
-        "seed, geometric mean with 95% interval ([how results are measured](../../explanation/measuring.md)). ▲ the "
-        "interval is above 1, ▼ below 1, ○ not resolved; < and > are bounds, as some runs never reached the target.",
+        "of the best tuned FedAvg of four variants; a speed-up is the ratio of the times to the target on the same "
+        "seed, geometric mean with 95% interval. ▲ the interval is above 1, ▼ below 1, ○ not resolved; < and > are "
+        "bounds, as some runs never reached the target.",
         f"These results: {protocol['trials']} trials per method on {len(protocol['tuning_seeds'])} tuning seeds, "
         f"scored on up to {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}), {len(board.cells)} of {len(cells)} "
         f"cells.{left} Processor: {', '.join(_known(board, 'processor'))}. `{PAGE}` beside this page "
         "has the same numbers with filters; data: `runs.parquet` (a row per run with its curve, its costs and the "
-        "checksums of its files), `trials.parquet`, `protocol.json`.",
+        "checksums of its files), `trials.parquet`, `protocol.json`. See also [how results are "
+        "measured](../../explanation/measuring.md).",
     ]
 
 

@@ -79,7 +79,9 @@ def test_pages_are_written_and_name_the_number_of_trials(done: Path) -> None:
     text = (done / "results" / "README.md").read_text()
     assert "2 trials per method on 1 tuning seed" in text
     assert "| tiny | " in text
-    assert "<svg" in (done / "results" / "benchmark.html").read_text()
+    page = (done / "results" / "benchmark.html").read_text()
+    assert "<svg" in page
+    assert "](" not in page, "Markdown in a page of HTML"
 
 
 def test_rows_of_other_runs_stay_in_the_results(done: Path, tmp_path: Path) -> None:
