@@ -18,7 +18,7 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import STEP_BINS, ClientReport, ServerState, Setup
 from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import AutoRate, CheckedUpdates, ExtrapolatedMomentum, WeightedMean
-from fedbalancer.server.aggregate.rate import MOST_FACTOR, MOST_MOVE, agreement, loss_fall, rate_trend
+from fedbalancer.server.aggregate.rate import BACK, MOST_FACTOR, MOST_MOVE, agreement, diverged, loss_fall, rate_trend
 from fedbalancer.store.codec import decode_state, encode_state
 from fedbalancer.testing import check_policy
 
@@ -210,6 +210,58 @@ class TestBounds:
         late = [replace(make_report(client, [1.0, 1.0]), staleness=2) for client in names(CLIENTS)]
         for reports in (few, late):
             assert policy.aggregate(setup, state, reports)[1].log_factor == own.log_factor
+
+
+def with_losses(client: str, first: float, last: float, **changes: Any) -> ClientReport:
+    """A report whose summary releases the losses of ten samples before training and of ten after it."""
+    sums = np.zeros((3, STEP_BINS))
+    sums[0, :2], sums[1, :2], sums[2, :2] = 10, [10 * first, 10 * last], [10 * first**2, 10 * last**2]
+    return replace(make_report(client, [1.0, 1.0], released=tuple(sums.ravel().tolist())), **changes)
+
+
+def rounds_of(policy: Any, losses: Sequence[Sequence[tuple[float, float]]], **changes: Any) -> list[ServerState]:
+    """The server's state before and after every round, with the losses of every client before and after training."""
+    setup = setup_of()
+    states = [replace(make_state(LEDGER), aggregate=policy.init(setup))]
+    for number, pairs in enumerate(losses):
+        reports = [with_losses(f"c{place}", *pair, **changes) for place, pair in enumerate(pairs)]
+        weights, kept = policy.aggregate(setup, states[-1], reports)
+        states.append(replace(states[-1], weights=weights, aggregate=kept, round=number + 1))
+    return states
+
+
+LEARNING, DIVERGING = [[(2.0, 1.8)] * CLIENTS, [(1.0, 0.9)] * CLIENTS], [(1.0, 1.9)] * CLIENTS
+
+
+class TestDivergence:
+    def test_a_round_in_which_training_diverged_is_not_applied_and_lowers_the_factor(self) -> None:
+        *_, before, after = rounds_of(AutoRate(ExtrapolatedMomentum()), [*LEARNING, DIVERGING])
+        assert after.weights.tobytes() == before.weights.tobytes()
+        assert same(after.aggregate.inner, before.aggregate.inner)
+        assert after.aggregate.log_factor == pytest.approx(before.aggregate.log_factor - math.log(BACK))
+        assert len(after.aggregate.step) == 0
+
+    @pytest.mark.parametrize("lie", [(1.0, 0.5), (1.0, 1e6), (1e6, 1.0), (0.0, 0.0)])
+    def test_a_liar_among_ten_neither_causes_nor_prevents_it(self, lie: tuple[float, float]) -> None:
+        fine, bad = [lie, *LEARNING[1][1:]], [lie, *DIVERGING[1:]]
+        *_, start, applied, discarded = rounds_of(AutoRate(), [[lie, *LEARNING[0][1:]], fine, bad])
+        assert not np.array_equal(applied.weights, start.weights)
+        assert np.array_equal(discarded.weights, applied.weights)
+
+    def test_late_losses_that_vary_by_a_multiple_are_not_divergence(self) -> None:
+        rng = np.random.default_rng(0)
+        late = np.exp(rng.normal(math.log(0.2), 1.0, size=(500, 5, 2)))
+        assert sum(diverged(losses, 2.0) for losses in late) <= 5
+
+    @pytest.mark.parametrize("released", [False, True])
+    def test_unknown_and_late_losses_do_not_count(self, released: bool) -> None:
+        without: dict[str, Any] = {"staleness": 1} if released else {"summary": make_report().summary}
+        *_, before, after = rounds_of(AutoRate(), [*LEARNING, DIVERGING], **without)
+        assert math.isnan(after.aggregate.untrained)
+        assert not np.array_equal(after.weights, before.weights)
+
+    def test_a_start_from_which_training_diverges_is_left_without_a_change_of_the_model(self) -> None:
+        assert play(AutoRate(), 14, start=3000.0)[-1] <= 2 * good_rates(0.3)[1]
 
 
 class TestSignals:

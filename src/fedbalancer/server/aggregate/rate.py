@@ -36,6 +36,10 @@ DEAD = 0.4
 """Rank correlation that changes nothing where updates are alike."""
 FEW = 5
 """Number of losses from which their mean is used alone."""
+BACK = 4.0
+"""Divisor of the factor after a round in which training diverged."""
+RISE, LOST = 0.2, 0.5
+"""A client's training diverged if its loss rose by both shares: of the first loss, and of what the model learned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +50,15 @@ class RateState:
         inner: State of the wrapped policy.
         log_factor: Natural logarithm of the factor of the task's learning rate.
         rounds: Number of rounds with reports.
-        step: The last change of the model; empty before the first.
+        step: The last change of the model; empty before the first and after a round that is not applied.
+        untrained: Median first loss of the first round; NaN before it or if no losses by steps are released.
     """
 
     inner: Any
     log_factor: float
     rounds: int = 0
     step: Weights = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    untrained: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,13 @@ class AutoRate(Wrapping, Aggregator):
       training. If clients with larger rates fall more, the factor rises. Its weight is small where updates are alike.
 
     Both are medians or ranks, and the factor changes by at most e per round, so one dishonest client cannot set it.
-    Updates are clipped to twice the median norm. After `rounds` rounds, moves and `spread` - 1 decrease as 1 / n.
+    Updates are clipped to twice the median norm.
+
+    If local training diverged for most clients (`diverged`), the round is not applied: the model and the wrapped policy
+    stay as they are, and the factor is divided by 4. This needs the losses of `LossesBySteps`. With another summary,
+    such as a private or silent one, it is off.
+
+    After `rounds` rounds, moves and `spread` - 1 decrease as 1 / n.
 
     Args:
         inner: The wrapped aggregator.
@@ -118,15 +130,20 @@ class AutoRate(Wrapping, Aggregator):
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, RateState]:
         own: RateState = state.aggregate
         ordered = sort_by_client(reports)
+        most = math.log(MOST_FACTOR)
+        losses = np.array([first_and_last(report) for report in ordered if report.staleness == 0]).reshape(-1, 2)
+        untrained = _median(losses) if math.isnan(own.untrained) else own.untrained
+        if diverged(losses, untrained):
+            lower = max(own.log_factor - math.log(BACK), -most)
+            return state.weights, RateState(own.inner, lower, own.rounds + 1, untrained=untrained)
         norms = np.array([math.sqrt(squared_norm(report.update)) for report in ordered])
         rate = setup.rate_in(state.round + 1) * math.exp(own.log_factor)
         weights, inner = self.inner.aggregate(
             replace(setup, learning_rate=rate, schedule=None), self.unwrapped(state), _clip(ordered, norms)
         )
         move = self._move(setup, state, ordered, norms)
-        most = math.log(MOST_FACTOR)
         log_factor = min(max(own.log_factor + move, -most), most)
-        return weights, RateState(inner, log_factor, own.rounds + 1, weights - state.weights)
+        return weights, RateState(inner, log_factor, own.rounds + 1, weights - state.weights, untrained)
 
     def _gain(self, own: RateState) -> float:
         return min(1.0, self.rounds / (own.rounds + 1))
@@ -184,8 +201,8 @@ def agreement(directions: FloatArray, step: Weights) -> tuple[float, float]:
     return alike, min(max(cosine / expected, -1.0), 1.0)
 
 
-def loss_fall(report: ClientReport) -> float:
-    """Return the logarithm of a client's last losses over its first ones, or NaN if its summary does not release them.
+def first_and_last(report: ClientReport) -> tuple[float, float]:
+    """Return a client's mean loss before and after local training, or NaN if its summary does not release them.
 
     Every loss is of a sample that was not yet trained in this round (`LossesBySteps`).
 
@@ -193,14 +210,47 @@ def loss_fall(report: ClientReport) -> float:
         report: The report.
     """
     if len(report.summary.released) != 3 * STEP_BINS:
-        return math.nan
+        return math.nan, math.nan
     counts, sums, _ = np.reshape(report.summary.released, (3, STEP_BINS))
     bins = np.flatnonzero(counts >= 1)
     if len(bins) < 2:
-        return math.nan
+        return math.nan, math.nan
     last = bins[-1:] if counts[bins[-1]] >= FEW else bins[-2:]
-    first_loss, last_loss = sums[bins[0]] / counts[bins[0]], sums[last].sum() / counts[last].sum()
-    return math.log(max(last_loss, 1e-6) / max(first_loss, 1e-6))
+    return float(sums[bins[0]] / counts[bins[0]]), float(sums[last].sum() / counts[last].sum())
+
+
+def loss_fall(report: ClientReport) -> float:
+    """Return the logarithm of a client's last losses over its first ones, or NaN if they are not released.
+
+    Args:
+        report: The report.
+    """
+    first, last = first_and_last(report)
+    return math.log(max(last, 1e-6) / max(first, 1e-6))
+
+
+def diverged(losses: FloatArray, untrained: float) -> bool:
+    """Return whether local training made the losses of most clients clearly worse.
+
+    A client counts if its loss rose by more than `RISE` of its first loss, and by more than `LOST` of the way back to
+    the loss of the untrained model. Late losses of a few samples vary by a multiple, but do not return to that loss.
+
+    Args:
+        losses: First and last loss of every client (`first_and_last`), one row per client.
+        untrained: Median first loss of the first round; NaN if unknown.
+
+    Example:
+        >>> diverged(np.array([[1.0, 1.9], [1.2, 2.5], [0.9, 0.8]]), untrained=2.0)
+        True
+        >>> diverged(np.array([[0.1, 0.5], [0.2, 0.4], [0.1, 0.8]]), untrained=2.0)
+        False
+    """
+    known = losses[~np.isnan(losses).any(axis=1)]
+    if len(known) < MIN_REPORTS or math.isnan(untrained):
+        return False
+    first, last = known.T
+    rose = last - first > np.maximum(RISE * first, LOST * (untrained - first))
+    return 2 * int(rose.sum()) > len(known)
 
 
 def rate_trend(rates: Sequence[float], falls: Sequence[float]) -> float:
@@ -223,6 +273,12 @@ def rate_trend(rates: Sequence[float], falls: Sequence[float]) -> float:
         return 0.0
     first, second = (np.argsort(np.argsort([pair[side] for pair in known], kind="stable")) for side in (0, 1))
     return 1 - 6 * float(((first - second) ** 2).sum()) / (count * (count**2 - 1))
+
+
+def _median(losses: FloatArray) -> float:
+    """Return the median first loss, or NaN if no client releases it."""
+    known = losses[~np.isnan(losses).any(axis=1), 0]
+    return float(np.median(known)) if len(known) else math.nan
 
 
 def _clip(reports: Sequence[ClientReport], norms: FloatArray) -> list[ClientReport]:
