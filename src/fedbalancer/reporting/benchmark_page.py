@@ -173,9 +173,14 @@ def _answer(board: Board) -> str:
         fastest = f"`{OURS}`" if ratio.mean is not None and ratio.mean > 1 and ratio.bound != "<" else f"`{peer.label}`"
         unresolved = "" if ratio.resolved else " (not resolved)"
         lines.append(f"| {cell} | {fastest}{unresolved} | `{peer.label}` | {ratio_text(ratio)} | {ratio_text(plain)} |")
-    overall, cells = board.overall(OURS, TUNED, share, "best")
-    lines += ["", f"Over all {cells} cells, tuned `canter` is {ratio_text(overall)} times as fast as the best tuned "
-              "peer of each cell. That peer is chosen on the same seeds, which favours it."]  # fmt: skip
+    _, cells = board.overall(OURS, TUNED, share, "best")
+    heads = [f"{each:.0%} of the target" for each in board.targets]
+    lines += ["", f"`canter` over the best tuned peer of each cell, all {cells} cells. The peer is chosen on the same "
+              "seeds, which favours it. –: on some seed, neither of the two reached the target.",
+              "", f"| column | {' | '.join(heads)} |", f"|:--|{'--:|' * len(heads)}"]  # fmt: skip
+    for column in (TUNED, DEFAULT):
+        ratios = [ratio_text(board.overall(OURS, column, each, "best")[0]) for each in board.targets]
+        lines.append(f"| {column} | {' | '.join(ratios)} |")
     return "\n".join(lines)
 
 
