@@ -1,4 +1,4 @@
-"""What the folder of a run says about its devices: seconds per batch, transfers, and who answered."""
+"""Reads from the folder of a run how its devices behaved: seconds per batch, transfers, and who answered."""
 
 from __future__ import annotations
 
