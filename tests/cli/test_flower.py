@@ -80,7 +80,7 @@ def test_flower_takes_an_app_of_any_name(tmp_path: Path, folder: str, package: s
 
 @pytest.mark.parametrize("app", ["new", "examples/flower", "examples/flower_numpy", "examples/flower_sklearn"])
 def test_flower_can_install_what_an_app_says_that_it_needs(tmp_path: Path, app: str) -> None:
-    """What `flwr run .` does before a run, here without a package index, where fedbalancer is not."""
+    """Installs an app as `flwr run .` does before a run, but without a package index, because fedbalancer is not on one."""
     pytest.importorskip("uv", reason="uv is not installed")
     if app == "new":
         write_app(tmp_path / "app", "torch")
@@ -99,7 +99,7 @@ def test_flower_can_install_what_an_app_says_that_it_needs(tmp_path: Path, app: 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("measures", [True, False], ids=["with batch_s", "without batch_s"])
 def test_flwr_run_as_it_is_typed(cli: Cli, tmp_path: Path, measures: bool) -> None:
-    """`flwr run .` in Flower's simulation, with the SuperLink that it starts by itself, and no flag of ours. From the
+    """`flwr run .` works in Flower's simulation, with the SuperLink that it starts and without further flags. From the
     third round on reports count, whether the clients timed their batches before or not."""
     pytest.importorskip("flwr", reason="flwr is not installed")
     pytest.importorskip("ray", reason="flwr[simulation] is not installed")
