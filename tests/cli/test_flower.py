@@ -80,7 +80,7 @@ def test_flower_takes_an_app_of_any_name(tmp_path: Path, folder: str, package: s
 
 @pytest.mark.parametrize("app", ["new", "examples/flower", "examples/flower_numpy", "examples/flower_sklearn"])
 def test_flower_can_install_what_an_app_says_that_it_needs(tmp_path: Path, app: str) -> None:
-    """Installs an app as `flwr run .` does before a run, but without a package index, because fedbalancer is not on one."""
+    """Installs an app as `flwr run .` does, but without a package index, because fedbalancer is not on one."""
     pytest.importorskip("uv", reason="uv is not installed")
     if app == "new":
         write_app(tmp_path / "app", "torch")
