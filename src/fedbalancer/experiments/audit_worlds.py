@@ -51,8 +51,9 @@ Losses = Mapping[str, FloatArray]
 
 WHO = "target"
 """The client whose data differ."""
-NOT_COVERED = ("update", "timings", "size")
-"""Fields of a report that no epsilon of the metadata covers: the update, arrival times and the number of samples."""
+NOT_COVERED = ("update", "part", "timings", "size")
+"""Fields of a report that no epsilon of the metadata covers: the update and which parameters it has, arrival times, and
+the number of samples."""
 NOT_COVERED_ON_FLOWER = ("arrays", "busy-s", "forward-s", "train-s", "size")
 """The same in a message."""
 SEED, PARAMETERS = 1, 4
