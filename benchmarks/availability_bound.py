@@ -1,6 +1,6 @@
 """Where phones come and go: accuracy of methods against that of one computer with all data seen until then.
 
-    python benchmarks/availability_bound.py [--cell phones-day] [--seeds 3] [--out FOLDER]
+    python benchmarks/availability_bound.py [--cell phones-day] [--always-online] [--seeds 3] [--out FOLDER]
 
 Who has been online decides whose data a model can have learned from. For every time of a grid, the samples of all
 clients that reported until then are pooled on one computer, which trains the task's model on them. Of five learning
@@ -8,7 +8,8 @@ rates and 60 epochs it keeps the highest accuracy on the test data. No method co
 samples at once, waits for nobody and chooses on the test data. A method close to this accuracy cannot be made much
 faster, because the data that it lacks were on phones that had not been online.
 
-A client is seen when a report of it counted in `canter`'s run. Finished parts are kept in the folder.
+A client is seen when a report of it counted in `canter`'s run. With --always-online, the cell's phones never leave.
+Finished parts are kept in the folder.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fedbalancer.experiments.benchmark.suite import SUITES, Cell
 from fedbalancer.experiments.execute import execute
 from fedbalancer.experiments.execute import run as run_once
 
-METHODS = ("canter", "fedavg+1t", "prox+1t", "fedbuff")
+METHODS = ("canter", "canter+autorate", "fedavg+1t", "prox+1t", "fedbuff")
 TIMES = 6
 BUDGET_S = 84_000.0
 """Simulated seconds: nearly a day."""
@@ -53,7 +54,7 @@ def run_method(cell: Cell, task: Task, method: str, seed: int) -> dict[str, Any]
     reports = result.clients.filter(pl.col("outcome") == "completed").join(result.rounds, on="round")
     accuracy, clients = [], []
     for at_s in times():
-        accuracy.append(float(result.evals.filter(pl.col("clock_s") <= at_s)["accuracy"].tail(3).mean()))
+        accuracy.append(float(result.evals.filter(pl.col("clock_s") <= at_s)["accuracy"].tail(3).to_numpy().mean()))
         clients.append(sorted(reports.filter(pl.col("end_s") <= at_s)["client"].unique().to_list()))
     return {"accuracy": accuracy, "clients": clients}
 
@@ -67,7 +68,16 @@ def pooled_accuracy(task: Task, clients: list[str]) -> float:
     runs = (
         run_once(alone, "fedavg+wfa", settings={**settings, "learning_rate": rate}, progress=False) for rate in RATES
     )
-    return max(float(run.evals["accuracy"].max()) for run in runs)
+    return max(float(run.evals["accuracy"].to_numpy().max()) for run in runs)
+
+
+def pooled_accuracies(task: Task, seen: list[list[str]]) -> list[float]:
+    """Return the pooled accuracy at every time; sets of clients that did not grow are trained on once."""
+    found: dict[int, float] = {}
+    for clients in seen:
+        if len(clients) not in found:
+            found[len(clients)] = pooled_accuracy(task, clients)
+    return [found[len(clients)] for clients in seen]
 
 
 def kept(path: Path, compute: Callable[[], Any]) -> Any:
@@ -85,7 +95,7 @@ def measure(cell: Cell, out: Path, seed: int) -> dict[str, list[float]]:
         for method in METHODS
     }
     seen = runs[METHODS[0]]["clients"]
-    pooled = kept(out / f"{cell.name}-pooled-{seed}.json", lambda: [pooled_accuracy(task, clients) for clients in seen])
+    pooled = kept(out / f"{cell.name}-pooled-{seed}.json", lambda: pooled_accuracies(task, seen))
     columns = {"clients seen": [float(len(clients)) for clients in seen], "pooled": pooled}
     return columns | {method: row["accuracy"] for method, row in runs.items()}
 
@@ -104,11 +114,14 @@ def to_table(cell: Cell, rows: list[dict[str, list[float]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cell", default="phones-day")
+    parser.add_argument("--always-online", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/availability-bound"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     cell = SUITES["tta-1"].cell(options.cell)
+    if options.always_online:
+        cell = replace(cell, name=f"{cell.name}-always-online", traces="")
     rows = [measure(cell, options.out, seed) for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)]
     text = to_table(cell, rows)
     write_text(options.out / f"{cell.name}.md", text)

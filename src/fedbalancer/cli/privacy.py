@@ -153,7 +153,9 @@ def audit(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Method to audit in all situations; repeatable. Default: 26 methods, two in all situations."),
+        typer.Option(
+            help="Method to audit in all situations; repeatable. Default: 35 methods, two of them in all situations."
+        ),
     ] = None,
     plays: Annotated[
         int | None,

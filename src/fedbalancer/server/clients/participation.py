@@ -86,12 +86,12 @@ class CappedParticipation(CountingSelector):
         >>> import fedbalancer as fb
         >>> selector = fb.method("canter+robust").clients
         >>> selector
-        CappedParticipation(inner=ByLoss(), times=1.5, most_times=3.0, refused_share=0.5)
+        CappedParticipation(inner=ByLoss(), times=1.2, most_times=3.0, refused_share=0.5)
     """
 
     own_reactions: ClassVar[frozenset[Private]] = LOSSES
 
-    times: AtLeastOne = 1.5
+    times: AtLeastOne = 1.2
     most_times: AtLeastOne = 3.0
     refused_share: Share = 0.5
 
