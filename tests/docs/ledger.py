@@ -213,7 +213,7 @@ RUN = (
 """Pages whose blocks marked as Python run from top to bottom."""
 
 PYTHON = {
-    ("docs/how-to/flower-operate.md", "from fedbalancer.server.clients import DailyBudget, Tagged"): (
+    ("docs/how-to/flower-operate.md", "import fedbalancer as fb"): (
         "the same policies: tests/flower/test_conditions.py"
     ),
     ("docs/how-to/know-beforehand.md", "from fedbalancer.flower import record_timings, timing_mod"): (
@@ -253,7 +253,7 @@ PYTHON = {
     ): ("with arrays: tests/test_examples.py"),
     (
         "docs/how-to/flower-operate.md",
-        "app = client_app(model=make_net, data=load, tags=conditions, decline=why_not)",
+        "def conditions(context):",
     ): "part of an app: tests/flower/test_conditions.py",
     ("docs/how-to/track-runs.md", "def show(row):"): "with a function of its own: tests/experiments/test_notebook.py",
     ("docs/how-to/track-runs.md", "def patient(row):"): "with a rule of its own: tests/experiments/test_notebook.py",
