@@ -32,7 +32,8 @@ RULE = (
 NOTE = (
     "These seeds differ from those of the paper's table and so do the references, so single cells of the two tables "
     "are not comparable. The number of seeds differs between cells; each is relative to the best FedAvg variant on its "
-    "own seeds."
+    "own seeds. FedBuff and TimelyFL were measured in earlier forms: FedBuff filled free places only after the next "
+    "step, and TimelyFL trained whole models."
 )
 
 
@@ -195,7 +196,7 @@ def leaderboard_markdown(boards: list[Board]) -> str:
         lines += [_line([_method_text(row), _escape(row.owner or "project"), *map(_cell, row.cells)]) for row in rows]
         parts += filter(None, [f"## {_escape(board.title)}", board.note, "\n".join(lines)])
         if left := len(board.rows) - len(rows):
-            parts.append(f"The page also lists {left} settings that were searched for the best.")
+            parts.append(f"{PAGE} also lists {left} settings of FedBalancer that were searched.")
     return "\n\n".join(parts) + "\n"
 
 
