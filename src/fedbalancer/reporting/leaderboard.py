@@ -36,8 +36,8 @@ NOTE = (
     "step, and TimelyFL trained whole models."
 )
 BEST_SETTINGS = (
-    "On every seed, fedbalancer-A has the one with the highest accuracy and fedbalancer-S the fastest; cross-validated: selected "
-    "on the other seeds."
+    "On every seed, fedbalancer-A has the one with the highest accuracy and fedbalancer-S the fastest; "
+    "cross-validated: selected on the other seeds."
 )
 
 
