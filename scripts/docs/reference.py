@@ -139,7 +139,8 @@ def signature(thing: Any, name: str) -> str:
             star = True
         prefix = {"variadic positional": "*", "variadic keyword": "**"}.get(kind, "")
         annotation = f": {each.annotation}" if each.annotation is not None else ""
-        default = "" if each.default is None or prefix else f"{' = ' if annotation else '='}{each.default}"
+        value = "" if each.default is None else _value(thing, str(each.default))
+        default = "" if each.default is None or prefix else f"{' = ' if annotation else '='}{value}"
         parts.append(f"{prefix}{each.name}{annotation}{default}")
     returns = f" -> {thing.returns}" if thing.returns is not None else ""
     line = f"{name}({', '.join(parts)}){returns}"
@@ -196,15 +197,26 @@ def _about(thing: Any, name: str) -> tuple[str, str]:
     """Return type and default of an argument, or of a field of a class."""
     for each in thing.parameters if thing.is_function or thing.is_class else ():
         if each.name == name.lstrip("*"):
-            return str(each.annotation or ""), "" if each.default is None or "*" in name else str(each.default)
+            default = "" if each.default is None or "*" in name else _value(thing, str(each.default))
+            return str(each.annotation or ""), default
     member = thing.all_members.get(name) if thing.is_class else None
     kind = getattr(member, "annotation", None) or getattr(member, "returns", None)
-    return str(kind or ""), ""
+    default = _value(thing, str(getattr(member, "value", None) or ""))
+    return str(kind or ""), re.sub(r"^Field\(default_factory=(\w+)\)$", r"\1()", default)
+
+
+def _value(thing: Any, default: str) -> str:
+    """Return the number or text that a constant stands for; any other default unchanged."""
+    if not re.fullmatch(r"[A-Z][A-Z_]+", default) or default not in thing.module.members:
+        return default
+    constant = thing.module.members[default]
+    value = str((constant.final_target if constant.is_alias else constant).value)
+    return value if re.fullmatch(r"-?[\d._]+|'[^']*'", value) else default
 
 
 def _code(text: str) -> str:
     """Return a type or default as code in a table, where a bar would end the cell."""
-    plain = re.sub(r"\s+", " ", text)
+    plain = re.sub(r"Annotated\[(.+?), \w+\([^()]*\)\]", r"\1", re.sub(r"\s+", " ", text))
     return f"`{plain.replace(' | ', ' or ').replace('|', ' or ')}`" if plain else ""
 
 

@@ -53,6 +53,13 @@ def test_a_directive_becomes_a_block_with_signature_table_and_example(tmp_path: 
     assert reference.rewrite(text, reference.PAGES / "mine.md") == text
 
 
+def test_defaults_are_values_and_types_are_plain() -> None:
+    index, flower = ((reference.PAGES / name).read_text() for name in ("index.md", "flower.md"))
+    assert "| `epochs` | `int` | `5` |" in index
+    assert "| `keep` | `int` | `2` |" in flower
+    assert "Bounds(" not in index
+
+
 def members(thing: griffe.Object | griffe.Alias) -> Iterator[griffe.Object | griffe.Alias]:
     """Yield a documented object and its public members, as the site shows them."""
     yield thing

@@ -47,7 +47,10 @@ def test_the_index_has_every_item_and_the_page_the_hand_written_part(tmp_path: P
     (tmp_path / "fig5b" / "why.md").write_text("Because the data are others.\n")
     made(tmp_path / "fig5b", "har")
     text = write_index(tmp_path).read_text()
-    assert "[fig5b](fig5b/fig5b.md)" in text
+    assert (
+        "| [fig5b](fig5b/fig5b.md) | Figure 5b: with and without a forward pass in every round | small | har (2) |"
+        in text
+    )
     assert "Because the data are others." not in text
     assert "fedbalancer paper fig5b --tasks har" in text
     assert "Because the data are others." in (tmp_path / "fig5b" / "fig5b.html").read_text()

@@ -101,7 +101,7 @@ def show(results: Results = RESULTS, as_json: Json = False) -> None:
         typer.echo(json.dumps(load_board(results).to_json()))
         return
     board = write_pages(results)
-    table = Table("Cell", "Method", "Column", "Over the best tuned FedAvg", "Reached", "Accuracy", "Worst decile")
+    table = Table("Cell", "Method", "Settings", "Over the best tuned FedAvg", "Reached", "Accuracy", "Worst decile")
     for row in terminal_rows(board):
         table.add_row(*row)
     Console(markup=False).print(table)

@@ -29,7 +29,7 @@ class AllOrNothing(WorkPolicy):
 
 @dataclass(frozen=True)
 class WholeEpochs(WorkPolicy):
-    """Trains as many whole epochs as finish in time, at least one. Used by Prox and by the paper's FedBalancer.
+    """Trains as many whole epochs as finish in time. Used by Prox and by the paper's FedBalancer.
 
     Example:
         >>> WholeEpochs().batches(lambda batches: 2.0 * batches, deadline_s=15.0, per_epoch=4, epochs=2)
@@ -43,7 +43,7 @@ class WholeEpochs(WorkPolicy):
 
 @dataclass(frozen=True)
 class WholeBatches(WorkPolicy):
-    """Trains as many batches as finish in time, at least one. This policy is ours.
+    """Trains as many batches as finish in time. This policy is ours.
 
     A client that stops in the middle of an epoch still reports. Its losses, counts and weight cover the samples it
     trained.

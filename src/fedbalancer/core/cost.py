@@ -99,7 +99,8 @@ PUBLISHED: Mapping[str, BatchCost] = {
 
 ESTIMATE_ROW = "femnist"
 """The row from which the latency of a task without measurements is estimated."""
-ESTIMATED, CUSTOM = "flops", "custom"
+ESTIMATED = "flops"
+CUSTOM = "custom"
 """Values of the setting `latency` besides the rows: estimate it from FLOPs, and use the task's own measurements."""
 
 Basis = Literal["published", "measured", "estimated"]

@@ -147,7 +147,7 @@ class Metric:
 
     @property
     def plain(self) -> Metric:
-        """The metric without its function, which may not be possible to send to another process."""
+        """The metric without its function, so that it can be sent to another process."""
         return Metric.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Learning rates that change from round to round.
 
-import fedbalancer as fb
-task = fb.Task(..., learning_rate=0.1, schedule=fb.schedules.Cosine(rounds=50, warmup=5))
-task = fb.Task(..., learning_rate=lambda round_number: 0.1 / round_number**0.5)
+    import fedbalancer as fb
+    task = fb.Task(..., learning_rate=0.1, schedule=fb.schedules.Cosine(rounds=50, warmup=5))
+    task = fb.Task(..., learning_rate=lambda round_number: 0.1 / round_number**0.5)
 
 A schedule multiplies the learning rate; a function of the round number returns it.
 """

@@ -62,7 +62,7 @@ class Settings(BaseModel):
         eval_clients: Clients on whose data the final model is evaluated. If there are more, the seed selects them.
         clip_norm: Global norm at which the gradient of a step is clipped.
         prox_mu: Weight of Prox's proximal term.
-        sample_selection_deadline: SampleSelection's deadline in multiples of T, as of the better Prox.
+        sample_selection_deadline: SampleSelection's deadline in multiples of T: that of the better Prox.
         latency: Row of batch latencies: femnist, celeba, reddit, shakespeare, har; custom (the task's own); flops
             (estimated from the model).
         latency_samples: Batch latencies sampled per client before training (k).

@@ -57,7 +57,7 @@ _log = logging.getLogger("flwr.fedbalancer")
 
 
 class Strategy(RoundHooks):
-    """Runs any method on real devices, as one of Flower's strategies.
+    """Runs a method on real devices, as one of Flower's strategies.
 
     Call `start` inside a `ServerApp`. A subclass may override `configure_train`, `aggregate_train`,
     `configure_evaluate`, `aggregate_evaluate` and `summary`.

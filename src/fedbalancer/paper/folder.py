@@ -38,6 +38,11 @@ INTRODUCTION = (
     "to the paper's, a computed verdict for each, and why they differ. Its folder has the same page with interactive "
     "charts (`.html`), the charts (SVG and PNG) and the data as Parquet, with one row per seed."
 )
+REFERENCE = (
+    "Speed-ups below are relative to the reference: the best FedAvg variant of each seed; in Figures 5a and 5b "
+    "FedAvg+1T, and in Figure 7 the first method of each pair. The interval over seeds is 95%; a speed-up is resolved "
+    "if the interval excludes 1, and &lt; marks an upper bound."
+)
 BOARD = (
     "All methods in one table, including those of other papers: [leaderboard](leaderboard.md). `fedbalancer "
     "leaderboard` on this folder rebuilds it, also as a page with filters."
@@ -249,10 +254,10 @@ def write_index(out: Path) -> Path:
     folders = sorted((path.parent for path in out.glob(f"*/{DOCUMENT}")), key=lambda path: path.name)
     documents = [(folder, read_document(folder)) for folder in folders]
     rows = [_index_row(folder, document) for folder, document in documents]
-    header = ["| Item | Title | Tasks (seeds) | Measured |", "|:--|:--|:--|:--|"]
+    header = ["| Item | Title | Scale | Tasks (seeds) | Measured |", "|:--|:--|:--|:--|:--|"]
     board = [BOARD] if (out / "leaderboard.md").is_file() else []
     board += [SHAPE] if (out / "paper-shape").is_dir() else []
-    text = [GENERATED, "# Results", INTRODUCTION, *board, "\n".join([*header, *rows])]
+    text = [GENERATED, "# Results", INTRODUCTION, *board, "\n".join([*header, *rows]), REFERENCE]
     text += [_index_section(folder, document) for folder, document in documents]
     write_text(file, "\n\n".join(text) + "\n")
     return file
@@ -263,8 +268,15 @@ def _index_row(folder: Path, document: dict[str, Any]) -> str:
     tasks = ", ".join(f"{task} ({part['seeds']})" for task, part in parts.items())
     measured = max((part["measured"][:10] for part in parts.values()), default="–")
     link = f"[{folder.name}]({folder.name}/{document['item']}.md)"
+    scales = ", ".join(dict.fromkeys(part["scale"] for part in parts.values()))
+    return f"| {link} | {_index_title(document)} | {scales} | {escape_text(tasks)} | {measured} |"
+
+
+def _index_title(document: dict[str, Any]) -> str:
+    """Return place and title of an item, and whether FedBalancer's settings were searched."""
+    searched = any("--grid" in part["command"].split() for part in document["parts"].values())
     title = f"{escape_text(document['place'])}: {escape_text(document['title'])}"
-    return f"| {link} | {title} | {escape_text(tasks)} | {measured} |"
+    return f"{title}, with a search over FedBalancer's settings" if searched else title
 
 
 def _index_section(folder: Path, document: dict[str, Any]) -> str:
@@ -273,7 +285,7 @@ def _index_section(folder: Path, document: dict[str, Any]) -> str:
     page = f"[values, charts and differences from the paper]({folder.name}/{document['item']}.md)"
     parts = [
         f"## {folder.name}",
-        f"{escape_text(document['place'])}: {escape_text(document['title'])} ({page}).",
+        f"{_index_title(document)} ({page}).",
         _list_findings(document),
         "\n".join(["```sh", *commands, "```"]),
     ]

@@ -315,14 +315,17 @@ def _introduction() -> Iterator[str]:
         "",
         "# Attack matrix",
         "",
-        "100 clients of `synthetic`, ten per round. An attacker has read the code. In every attack on the model except "
-        "`update-flip`, `update-scale`, `label-flip`, `targeted-flip` and `backdoor` it also claims a constant loss. "
-        "Accuracy is the mean of the last five rounds. *Kept* is accuracy as a share of that of the same method and "
-        "seed without attackers, with a 95% interval over seeds. In the rows `absent` the attackers do not exist: that "
-        "much is lost with their data alone. For the targeted attacks, *victims* is the same for the accuracy on the "
-        "samples that they try to spoil: class 3, and samples with the trigger. *Deadline* is its largest relative "
-        "error, compared with a server that gets true reports. *Selected* is the share of rounds with the most "
-        "selected attacker.",
+        "100 clients of `synthetic`, ten per round. Attackers know the code. In every attack on the model except "
+        "`update-flip`, `update-scale`, `label-flip`, `targeted-flip` and `backdoor`, they also claim a constant loss.",
+        "",
+        "- *Accuracy* is the mean of the last five rounds.",
+        "- *Kept* is the accuracy as a share of that of the same method and seed without attackers, with a 95% "
+        "interval over seeds. In the rows `absent`, the attackers' clients do not exist: this is the loss of their "
+        "data alone.",
+        "- *Victims* is the same share on the samples that a targeted attack tries to spoil: class 3, or samples with "
+        "the trigger.",
+        "- *Deadline* is the largest relative error of the deadline, compared with a server that gets true reports.",
+        "- *Selected* is the share of rounds in which the most often selected attacker took part.",
         "",
         "`fedbalancer bench attacks --out docs/results/robustness` measures what is missing and writes this page. The "
         f"data: [{ROWS}]({ROWS}), one row per run and number of rounds. The rule: [robust](../../methods/robust.md).",

@@ -131,7 +131,14 @@ def markdown(board: Board) -> str:
     for cell in board.protocol["cells"]:
         if cell["name"] in board.cells:
             parts += [f"### {cell['name']}: {cell['title']}", _cell_table(board, cell["name"])]
-    parts += ["## Gifts", *_gifts(board), "## Tuned settings", _settings(board), *_limits(board), *_commands(board)]
+    parts += [
+        "## Parts of canter in other methods",
+        *_gifts(board),
+        "## Tuned settings",
+        _settings(board),
+        *_limits(board),
+        *_commands(board),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -177,7 +184,7 @@ def _answer(board: Board) -> str:
     heads = [f"{each:.0%} of the target" for each in board.targets]
     lines += ["", f"`canter` over the best tuned peer of each cell, all {cells} cells. The peer is chosen on the same "
               "seeds, which favours it. –: on some seed, neither of the two reached the target.",
-              "", f"| column | {' | '.join(heads)} |", f"|:--|{'--:|' * len(heads)}"]  # fmt: skip
+              "", f"| settings | {' | '.join(heads)} |", f"|:--|{'--:|' * len(heads)}"]  # fmt: skip
     for column in (TUNED, DEFAULT):
         ratios = [ratio_text(board.overall(OURS, column, each, "best")[0]) for each in board.targets]
         lines.append(f"| {column} | {' | '.join(ratios)} |")
@@ -205,8 +212,12 @@ def _within(factors: Sequence[float], tau: float) -> float:
 
 def _overall(board: Board) -> str:
     header = [f"{share:.0%}" for share in board.targets]
-    lines = ["Speed-up over the best tuned FedAvg, geometric mean over the cells of a method.", "",
-             f"| method | column | cells | {' | '.join(header)} |", "|:--|:--|--:|" + "--:|" * len(header)]  # fmt: skip
+    lines = [
+        "Speed-up over the best tuned FedAvg, geometric mean over the cells of a method.",
+        "",
+        f"| method | settings | cells | {' | '.join(header)} |",
+        "|:--|:--|--:|" + "--:|" * len(header),
+    ]
     for method in board.methods:
         for column in (DEFAULT, TUNED):
             ratios = [board.overall(method, column, share) for share in board.targets]
@@ -218,7 +229,7 @@ def _overall(board: Board) -> str:
 def _cell_table(board: Board, cell: str) -> str:
     header = [f"{share:.0%}" for share in board.targets]
     lines = [
-        f"| method | column | {' | '.join(header)} | reached | accuracy | worst decile | device hours | traffic |",
+        f"| method | settings | {' | '.join(header)} | reached | accuracy | worst decile | device hours | traffic |",
         "|:--|:--|" + "--:|" * (len(header) + 5),
     ]
     for method in board.methods:
@@ -261,8 +272,8 @@ def _gifts(board: Board) -> list[str]:
         "its defaults: what remains above 1 is the selection of clients and samples."
     )
     if not gifted:
-        return [text, "Not run yet."]
-    lines = ["| cell | method with the gifts | over the best tuned FedAvg | `canter` over it | accuracy (`canter`) |",
+        return [text, "Not run yet (`--gifts`)."]
+    lines = ["| cell | method with these parts | over the best tuned FedAvg | `canter` over it | accuracy (`canter`) |",
              "|:--|:--|--:|--:|--:|"]  # fmt: skip
     for entry in gifted:
         ours = board.find(entry.cell, OURS, DEFAULT)
@@ -285,20 +296,19 @@ def _settings(board: Board) -> str:
 
 
 def _limits(board: Board) -> list[str]:
-    protocol = board.protocol
+    protocol, tuning = board.protocol, len(board.protocol["tuning_seeds"])
     return [
         "## What this shows, and what it does not",
         "- Small tasks on simulated phones, with stand-in data where the official data are not on the computer "
         f"(`variant` in `runs.parquet`: {', '.join(_known(board, 'variant'))}). A cell has 20 to 300 rounds of FedAvg; "
         "the order of methods at the papers' scale may differ.\n"
         f"- {protocol['trials']} trials per method are few for a space of three to five dimensions, and "
-        f"{len(protocol['tuning_seeds'])} tuning seed(s) make the choice noisy: a tuned method can be slower than its "
+        f"tuning on {tuning} seed{'s' * (tuning > 1)} is noisy: a tuned method can be slower than its "
         "default on fresh seeds. All methods have the same handicap.\n"
         "- The search spaces were declared by this project, not by the authors of the methods.\n"
         "- `canter` was designed by this project on seeds 0 to 4 of the tasks at `small`. The seeds here are fresh and "
         "the scenarios have other lengths, but `har` and `femnist` are not new data to it.\n"
-        "- FedAvg, Prox and others sample clients uniformly and wait for a fixed deadline; their pages list the "
-        "differences from the papers.",
+        "- The pages of the [methods](../../methods/README.md) list the differences from the papers.",
     ]
 
 
@@ -329,7 +339,7 @@ def page_html(board: Board) -> str:
     choices = {
         "cell": list(board.cells),
         "method": list(dict.fromkeys(entry.label for entry in board.entries if entry.column != WITH_GIFTS)),
-        "column": [DEFAULT, TUNED, WITH_GIFTS],
+        "settings": [DEFAULT, TUNED, WITH_GIFTS],
     }
     return environment.from_string(read_asset("benchmark.html")).render(
         suite=board.protocol["suite"], rows=rows, choices=choices, titles=_titles(board),

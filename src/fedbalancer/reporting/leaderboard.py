@@ -26,13 +26,18 @@ RULE = (
     "Speed-up: how many times as fast as the best FedAvg variant of the same comparison a method reached the target, "
     "with a 95% interval over seeds, followed by the accuracy at the end of the budget and the number of seeds that "
     "reached the target. ▲ the whole interval is above 1, ▼ below 1, ○ the seeds do not resolve it; < and > are "
-    "bounds, because some runs never reached the target. Entries with an owner were added by a user and have their own "
-    "references; “ours” is this project's own method."
+    "bounds, because some runs never reached the target. Entries of other owners than the project were added by users "
+    "and have their own references; “ours” is this project's own method."
 )
 NOTE = (
     "These seeds differ from those of the paper's table and so do the references, so single cells of the two tables "
     "are not comparable. The number of seeds differs between cells; each is relative to the best FedAvg variant on its "
-    "own seeds."
+    "own seeds. FedBuff and TimelyFL were measured in earlier forms: FedBuff filled free places only after the next "
+    "step, and TimelyFL trained whole models."
+)
+BEST_SETTINGS = (
+    "On every seed, fedbalancer-A has the one with the highest accuracy and fedbalancer-S the fastest; "
+    "cross-validated: selected on the other seeds."
 )
 
 
@@ -195,7 +200,8 @@ def leaderboard_markdown(boards: list[Board]) -> str:
         lines += [_line([_method_text(row), _escape(row.owner or "project"), *map(_cell, row.cells)]) for row in rows]
         parts += filter(None, [f"## {_escape(board.title)}", board.note, "\n".join(lines)])
         if left := len(board.rows) - len(rows):
-            parts.append(f"The page also lists {left} settings that were searched for the best.")
+            best = f" {BEST_SETTINGS}" if any(row.method.startswith("fedbalancer-A") for row in rows) else ""
+            parts.append(f"{PAGE} also lists {left} settings of FedBalancer that were searched.{best}")
     return "\n\n".join(parts) + "\n"
 
 

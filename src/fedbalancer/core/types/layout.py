@@ -20,7 +20,7 @@ Weights = NDArray[np.float32]
 Arrays = Mapping[str, Weights]
 """Named arrays of a method: what a client keeps, receives or sends besides the model."""
 Shapes = Mapping[str, tuple[int, ...]]
-"""Names and shapes of such arrays."""
+"""Names and shapes of arrays."""
 
 
 class Layout(tuple[tuple[str, tuple[int, ...]], ...]):

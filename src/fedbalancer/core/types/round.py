@@ -449,7 +449,7 @@ class UpdateFold(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FoldedUpdates:
-    """The updates of a round whose reports no longer have them.
+    """The updates of a round that were added to a sum and are no longer part of their reports.
 
     Args:
         fold: The fold, which has all of these updates.

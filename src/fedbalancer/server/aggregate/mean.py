@@ -182,7 +182,7 @@ def local_steps(setup: Setup, report: ClientReport) -> float:
 
 @dataclass(frozen=True)
 class FedNova(Aggregator):
-    """FedNova: clients that take more local steps do not pull harder.
+    """FedNova: clients that take more local steps have no more influence.
 
     x += (sum p t) (sum p D / t), where p are the normalised client weights and t their local steps (Wang et al.,
     "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020). This is the

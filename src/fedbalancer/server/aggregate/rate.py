@@ -75,8 +75,8 @@ class AutoRate(Wrapping, Aggregator):
     - *The experiment.* The rank correlation of the clients' rates and the relative fall of their losses during local
       training. If clients with larger rates fall more, the factor rises. Its weight is small where updates are alike.
 
-    Both are medians or ranks, and the factor changes by at most e per round, so one dishonest client cannot set it.
-    Updates are clipped to twice the median norm.
+    Both are medians or ranks, and this changes the factor by at most e per round, so one dishonest client cannot set
+    it. Updates are clipped to twice the median norm.
 
     If local training diverged for most clients (`diverged`), the round is not applied: the model and the wrapped policy
     stay as they are, and the factor is divided by 4. This needs the losses of `LossesBySteps`. With another summary,

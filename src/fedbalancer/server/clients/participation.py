@@ -68,7 +68,7 @@ MIN_CHOICE = 2
 
 @dataclass(frozen=True)
 class CappedParticipation(CountingSelector):
-    """Ours, used by `+robust`: limits how often a client takes part and how high its losses count.
+    """Ours, used by `+robust`: limits how often a client takes part and how much its losses count.
 
     The wrapped selector chooses among clients that were selected fewer than 1 + `times` x fair share x rounds times.
     The fair share is K / N for K of N clients; a selection counts whether or not the client reported. Losses count with

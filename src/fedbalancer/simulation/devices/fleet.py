@@ -404,7 +404,7 @@ class Fleet:
 
     @property
     def has_online(self) -> bool:
-        """Whether a device is not always online."""
+        """Whether at least one device is not always online."""
         return any(device.online is not None for device in self.devices)
 
     @cached_property
@@ -414,7 +414,7 @@ class Fleet:
         return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
     def assign(self, clients: Sequence[str], seed: int) -> IndexArray:
-        """Return the number of each client's device: its own by id, or one that is drawn.
+        """Return the index of each client's device: the one with its id, or one that is drawn.
 
         Args:
             clients: Ids of the clients.
