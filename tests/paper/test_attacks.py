@@ -40,7 +40,7 @@ LIES = ["metadata-liar", "metadata-liar(factor=.1)", "metadata-liar(factor=1e40,
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("count", "most"), [(1, 0.02), (10, 0.05)])
+@pytest.mark.parametrize(("count", "most"), [(1, 0.02), (10, 0.06)])
 @pytest.mark.parametrize("lie", [LIES[0], *(pytest.param(lie, marks=soak) for lie in LIES[1:])])
 def test_the_loss_threshold_hardly_moves(lie: str, count: int, most: float, seed: int) -> None:
     assert under(f"{lie}:{count}", seed=seed).threshold < most
