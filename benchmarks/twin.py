@@ -22,6 +22,7 @@ import math
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,8 @@ def testbed_case(folder: Path, method: str, seed: int, out: Path, timing_only: b
     if path.is_file() or not (run / "rounds.parquet").is_file():
         return
     plan = json.loads((folder / "bed.json").read_text(encoding="utf-8"))
-    task = load_task(plan["task"], scale=plan["scale"], users=plan["clients"])
+    # The phones sent the small model, whose bytes the fleet was learned from; the task's clock stands for a larger one.
+    task = replace(load_task(plan["task"], scale=plan["scale"], users=plan["clients"]), model_bytes=None)
     rounds, evals = (pl.read_parquet(run / f"{name}.parquet", glob=False) for name in ("rounds", "evals"))
     learned = learn(run, rounds=FIRST)
     settings = {**plan["overrides"], "network_floor": 0.1}

@@ -22,6 +22,7 @@ from fedbalancer.core.errors import BadSetting, RunFolderError
 from fedbalancer.core.files import write_json
 from fedbalancer.core.randomness import stream
 from fedbalancer.experiments.recording import ABSENT, ANSWERED, Recording, read_recording
+from fedbalancer.experiments.unanswered import orders_missed_by_lateness, with_expected_network
 from fedbalancer.simulation.devices import Device, Fleet
 from fedbalancer.simulation.devices.trace_files import DAY_S
 from fedbalancer.store.contents import read_events
@@ -158,7 +159,9 @@ def learn(
 
     A device's means are those of its measured rounds. Its deviations are pooled with those of the whole fleet, because
     a few rounds are too few to measure one. A device that never completed a round has the speed that its greeting
-    measured; without one it is left out, and its client gets a measured device that is drawn.
+    measured; without one it is left out, and its client gets a measured device that is drawn. An order without an
+    answer counts with the network that the server expected; a device is offline only for what lateness does not
+    explain.
 
     Args:
         folder: The run folder.
@@ -185,7 +188,7 @@ def learn(
         raise BadSetting(f"count = {count} needs by = 'class' and must be at least 1")
     record = read_recording(folder, rounds)
     answers = _answers(record)
-    table = _device_table(record, answers)
+    table = with_expected_network(record, _device_table(record, answers))
     pooled = {name: _relative_deviation(record.clients, name) for name in MEASURED}
     rows = [row for row in table.iter_rows(named=True) if row["batch_s"] is not None]
     if not rows:
@@ -195,7 +198,8 @@ def learn(
     devices = [_device(row, pooled, record.batch_size, split, typical) for row in rows]
     classes, tags = _classes(record, devices), _tags(record.folder)
     devices = [replace(device, device_class=classes[device.id], tags=tags.get(device.id, "")) for device in devices]
-    slots, period_s = _online_slots(record, answers)
+    late = orders_missed_by_lateness(record, table, pooled["down_mbit_s"])
+    slots, period_s = _online_slots(record, answers, late)
     devices = [replace(device, online=slots.get(device.id)) for device in devices]
     if by == "class":
         devices = _draw_by_class(devices, count or len(devices))
@@ -301,13 +305,13 @@ def _answers(record: Recording) -> pl.DataFrame:
 
 
 def _online_slots(
-    record: Recording, answers: pl.DataFrame
+    record: Recording, answers: pl.DataFrame, late: Mapping[str, float]
 ) -> tuple[dict[str, list[tuple[float, float]]], float | None]:
     """Return the online intervals of the devices that missed a round, and their period.
 
-    Time is divided into slots of about a round. A device is online in a slot with its share of answers, times the share
-    of the slot's hour of the day relative to the whole day, if the run lasted a day or longer. The draws depend on the
-    client's id only.
+    Orders that were missed for lack of time (`late`) count as answered. Time is divided into slots of about a round. A
+    device is online in a slot with its share of answers, times the share of the slot's hour of the day relative to the
+    whole day, if the run lasted a day or longer. The draws depend on the client's id only.
     """
     if answers["answered"].all():
         return {}, None
@@ -315,7 +319,7 @@ def _online_slots(
     period_s = DAY_S * (7 if lasted_s > DAY_S else 1)
     slot_s = max(float(np.median(record.seconds)), period_s / LONGEST_LIST)
     starts = np.arange(0.0, period_s, slot_s)
-    overall = float(answers["answered"].mean())  # type: ignore[arg-type]
+    overall = min((float(answers["answered"].sum()) + sum(late.values())) / answers.height, 1.0)
     by_hour = np.ones(24)
     if lasted_s >= DAY_S:
         hourly = answers.group_by("hour").agg(answered=pl.col("answered").sum(), asked=pl.len())
@@ -325,9 +329,10 @@ def _online_slots(
     for client, answered, asked in answers.group_by("client", maintain_order=True).agg(
         pl.col("answered").sum(), pl.len()
     ).sort("client").iter_rows():  # fmt: skip
-        if answered == asked and (by_hour == 1).all():
+        there = min(answered + late.get(client, 0.0), asked)
+        if there > asked - 0.5 and (by_hour == 1).all():
             continue
-        share = (answered + 2 * overall) / (asked + 2)
+        share = (there + 2 * overall) / (asked + 2)
         chance = np.clip(share * by_hour[(starts % DAY_S // HOUR_S).astype(np.int64)], 0.0, 1.0)
         drawn = stream(0, "learned online slots", 0, client).random(len(starts)) < chance
         slots[client] = [(float(start), float(min(start + slot_s, period_s))) for start in starts[drawn]]
@@ -376,14 +381,18 @@ def _notes(record: Recording, table: pl.DataFrame, answers: pl.DataFrame) -> lis
         notes.append(f"{unknown} of {table.height} clients never completed a round and are left out: their clients get "
                      "a measured device that is drawn, which may be faster than they are")  # fmt: skip
     if greeted:
+        expected = all(
+            record.ledger[client][2] > 0 for client in table.filter(pl.col("source") == "greeting")["client"]
+        )
+        network = "what the server expected" if expected else "the median of the others"
         notes.append(f"{greeted} of {table.height} clients never completed a round; their speed is that of their "
-                     "greeting, and their network the median of the others")  # fmt: skip
+                     f"greeting, and their network {network}")  # fmt: skip
     if few:
         notes.append(f"{few} of {table.height} clients completed fewer than {FEW_ROUNDS} rounds")
     missing = record.clients.filter(pl.col("outcome").is_in(ABSENT)).height
     if missing:
-        notes.append(f"{missing} of {record.clients.height} orders were never answered; nothing is known about the "
-                     "seconds of these rounds, so devices may be slower than learned")  # fmt: skip
+        notes.append(f"{missing} of {record.clients.height} orders were never answered; the seconds of these rounds "
+                     "are not known, so devices may be slower than learned")  # fmt: skip
     if not record.is_simulated and answers["hour"].n_unique() < 24:
         notes.append(f"{answers['hour'].n_unique()} of 24 hours of the day were observed")
     return notes

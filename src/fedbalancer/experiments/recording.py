@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from fedbalancer.core.errors import BadSetting, RunFolderError
-from fedbalancer.core.types import FloatArray, batches_per_epoch
+from fedbalancer.core.types import FloatArray, IndexArray, batches_per_epoch
 from fedbalancer.store import read_manifest
 from fedbalancer.store.checkpoint import peek_latest
 from fedbalancer.store.contents import CHECKPOINT, read_events
@@ -63,6 +63,10 @@ class Recording:
     def batch_size(self) -> int:
         """Samples per batch."""
         return int(self.manifest.get("settings", {}).get("batch_size", 10))
+
+    def all_batches(self, samples: int) -> int:
+        """Return the number of batches in all epochs of a client with this many samples."""
+        return int(_all_batches(np.array([samples]), self.manifest.get("settings", {}))[0])
 
     @property
     def is_simulated(self) -> bool:
@@ -140,14 +144,13 @@ def _with_measurements(
     clients: pl.DataFrame, rounds: pl.DataFrame, settings: Mapping[str, Any], down_bytes: float, up_bytes: float
 ) -> pl.DataFrame:
     """Add the derived columns; a phase without a duration was not measured."""
-    size, most = int(settings.get("batch_size", 10)), settings.get("epoch_batches")
     samples = np.maximum(clients["samples"].to_numpy(), 1)
-    per_epoch = batches_per_epoch(samples, size, most, bool(settings.get("drop_last", False)))
+    per_epoch = _per_epoch(samples, settings)
     epochs = clients["epochs"].to_numpy()
     # A client that stops in its first epoch reports the samples of these batches only.
     done = np.where(epochs < 1, per_epoch, np.maximum(np.rint(epochs * per_epoch), 1))
     batches = np.where(epochs > 0, done, np.nan)
-    all_batches = per_epoch * int(settings.get("epochs", 1))
+    all_batches = _all_batches(samples, settings)
     derived = clients.with_columns(all_batches=pl.Series(all_batches), batches=pl.Series(batches).fill_nan(None)).join(
         rounds.select("round", "start_s", "deadline_s"), on="round", how="left"
     )
@@ -157,6 +160,15 @@ def _with_measurements(
         down_mbit_s=down_bytes / MEGABIT_BYTES / positive["download_s"],
         up_mbit_s=up_bytes / MEGABIT_BYTES / positive["upload_s"],
     )
+
+
+def _per_epoch(samples: IndexArray, settings: Mapping[str, Any]) -> IndexArray:
+    size, most = int(settings.get("batch_size", 10)), settings.get("epoch_batches")
+    return batches_per_epoch(samples, size, most, bool(settings.get("drop_last", False)))
+
+
+def _all_batches(samples: IndexArray, settings: Mapping[str, Any]) -> IndexArray:
+    return _per_epoch(samples, settings) * int(settings.get("epochs", 1))
 
 
 def _ledger(folder: Path, first: bool) -> dict[str, tuple[float, int, float]]:
