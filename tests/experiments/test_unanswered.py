@@ -70,7 +70,7 @@ def test_what_lateness_does_not_explain_is_absence(tmp_path: Path) -> None:
 def test_devices_that_always_answer_stay_as_measured(tmp_path: Path) -> None:
     record_of_all = read_recording(record(tmp_path))
     table = pl.DataFrame({
-        "client": ["u00000"], "rounds": [3], "asked": [3], "answered": [3], "batch_s": [0.05], "samples": [100],
+        "client": ["u00001"], "rounds": [3], "asked": [3], "answered": [3], "batch_s": [0.05], "samples": [100],
         "down_mbit_s": [0.1], "up_mbit_s": [0.3],
     })  # fmt: skip
     assert with_expected_network(record_of_all, table).equals(table)

@@ -22,18 +22,19 @@ FIRST_ABSENCE, STEPS = 0.05, 50
 def with_expected_network(record: Recording, table: pl.DataFrame) -> pl.DataFrame:
     """Return the table of devices with networks that also count orders without an answer.
 
-    Such an order counts with the network seconds that the server expected of the client; so does a client that never
-    answered. Devices that answered every order, or of which the server expected nothing, stay as they are.
+    Such an order counts with the network seconds that the server expected of the client; so does a client that was
+    never measured. Other devices, and those of which the server expected nothing, stay as they are.
 
     Args:
         record: The recording.
-        table: A row per client with its means, `asked` and `answered`.
+        table: A row per client with its means.
     """
     total = record.down_bytes + record.up_bytes
+    silent = dict(record.clients.filter(pl.col("outcome") == "silent").group_by("client").len().iter_rows())
     rows = []
     for row in table.iter_rows(named=True):
         expected_s = record.ledger.get(row["client"], (0.0, 0, 0.0))[2]
-        missing = row["asked"] - row["answered"]
+        missing = silent.get(row["client"], 0)
         if expected_s > 0 and total > 0 and (missing > 0 or row[NETWORK[0]] is None):
             own = [row[name] for name in NETWORK]
             known = row["rounds"] if None not in own else 0
