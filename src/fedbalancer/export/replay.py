@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.export.layers import Unsupported
+from fedbalancer.export.layers import Spatial, Unsupported
 from fedbalancer.export.trace import Ref, Step, TracedFunction
-from fedbalancer.export.windows import Spatial
 
 
 class Replay(ABC):
