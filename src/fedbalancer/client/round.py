@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedbalancer.client.interrupted import InterruptedTraining, without_training
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
 from fedbalancer.client.work import batches_by_forecast
@@ -35,6 +34,42 @@ from fedbalancer.core.types import (
     Weights,
     batches_per_epoch,
 )
+
+MODEL, PROGRESS = "interrupted.model", "interrupted.progress"
+"""Names in a client's state of its model, and of the round of the model that it received and the batches left."""
+
+
+@dataclass(frozen=True, eq=False)
+class InterruptedTraining:
+    """A training that the end of a round interrupted.
+
+    Args:
+        model: The weights after the last batch.
+        round: The round in which the client received the model that it started from.
+        left: Batches that it has not trained.
+    """
+
+    model: Weights
+    round: int
+    left: int
+
+    @classmethod
+    def read(cls, state: Arrays) -> InterruptedTraining | None:
+        """Return the training that a client's state holds; None if there is none."""
+        if MODEL not in state:
+            return None
+        received, left = state[PROGRESS].tolist()
+        return cls(state[MODEL], int(received), int(left))
+
+    def arrays(self) -> Arrays:
+        """Return the training as named arrays."""
+        return {MODEL: self.model, PROGRESS: np.array([self.round, self.left], dtype=np.float32)}
+
+
+def without_training(state: Arrays) -> Arrays:
+    """Return a client's state without an interrupted training."""
+    return {name: array for name, array in state.items() if name not in (MODEL, PROGRESS)} if MODEL in state else state
+
 
 UPLOADS = 16
 """Number of uploads to remember: enough to include rare long ones, few enough to follow a change of network."""

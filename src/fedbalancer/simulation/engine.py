@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedbalancer.client.interrupted import MODEL
 from fedbalancer.client.policies import ClientPolicies, bind_labels
-from fedbalancer.client.round import ClientMemory, ClientRound, decode_summaries, decode_update
+from fedbalancer.client.round import MODEL, ClientMemory, ClientRound, decode_summaries, decode_update
 from fedbalancer.client.training import check_order_arrays, start_model
 from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.errors import TrainingDiverged

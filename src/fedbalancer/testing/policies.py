@@ -9,7 +9,7 @@ from typing import Any
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.wrapping import questions
-from fedbalancer.methods.slots import base_advice
+from fedbalancer.methods.policy_registry import base_advice
 from fedbalancer.testing.checked import Checked, PolicyError
 from fedbalancer.testing.slot_checks import CLIENT_CHECKS, SERVER_CHECKS
 
