@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
+from fedbalancer.client.policies import ClientPolicies, with_estimates
+from fedbalancer.client.summary import without_counts
 from fedbalancer.client.work import batches_by_forecast
 from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.errors import BadSetting
@@ -186,7 +186,7 @@ class ClientRound:
         self._had_forward_pass = False
         self._forward_losses: FloatArray | None = None
         known = None if policies.forward_pass == "every" else memory.losses
-        self._indices = None if forward_pass_every_round(policies) else self._select(known)
+        self._indices = None if policies.forward_pass_every_round else self._select(known)
 
     @staticmethod
     def can_finish(soonest_s: float, deadline_s: float) -> bool:
@@ -360,7 +360,7 @@ class ClientRound:
         kept = None if rounds is None else InterruptedTraining.read(self.memory.state)
         if (
             kept is not None
-            and not forward_pass_every_round(self.policies)
+            and not self.policies.forward_pass_every_round
             and self.order.round - kept.round <= (rounds or 0)
         ):
             return kept
@@ -387,7 +387,7 @@ class ClientRound:
             noise: Source of the noise on the statistics. A real device must draw it where nobody else can.
         """
         losses = update_losses(self.memory.losses, self.size, trained.seen, trained.losses)
-        summarized = self._of_received_model() if forward_pass_every_round(self.policies) else losses
+        summarized = self._of_received_model() if self.policies.forward_pass_every_round else losses
         policy = self.policies.summary
         summary = policy.summarize(summarized, trained.seen, batch_s, self.order, noise)
         if policy.releases_steps:
