@@ -268,14 +268,13 @@ def split_by_user(names: Sequence[str], train_share: float = 0.9, seed: int = 0)
     return train, [name for row, name in enumerate(names) if row not in chosen]
 
 
-def hold_out(users: Mapping[str, Samples], train_share: float = 0.9) -> UserSplit:
+def hold_out(users: Mapping[str, Samples]) -> UserSplit:
     """Split users and their samples into training and test users.
 
     Args:
         users: Samples by user.
-        train_share: Share of training users.
     """
-    train, test = split_by_user(list(users), train_share)
+    train, test = split_by_user(list(users))
     return UserSplit({name: users[name] for name in train}, {name: users[name] for name in test})
 
 
