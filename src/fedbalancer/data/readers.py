@@ -322,3 +322,12 @@ def unpack(
 def _take_users(prepared: Prepared, part: str, users: int | None) -> Samples:
     end = int(np.sum(prepared.meta[part]["lengths"][:users]))
     return prepared.arrays[f"{part}_x"][:end], prepared.arrays[f"{part}_y"][:end]
+
+
+def shrink_images(images: NDArray[Any], every: int) -> NDArray[Any]:
+    """Average squares of `every` x `every` pixels of square images (n, channels, side, side)."""
+    if every == 1:
+        return images
+    channels, side = images.shape[1], images.shape[2] // every
+    pixels = images.reshape(-1, channels, side, every, side, every)
+    return np.asarray(pixels.mean(axis=(3, 5)), dtype=images.dtype)

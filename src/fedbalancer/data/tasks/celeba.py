@@ -58,6 +58,7 @@ from fedbalancer.data.readers import (
     leaf_users,
     pack,
     read_npz,
+    shrink_images,
     unpack,
 )
 from fedbalancer.data.task import Task
@@ -252,8 +253,8 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     settings = dict(SETTINGS[scale])
     settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
     return Task(
-        clients=replace(clients, features=_shrink(clients.features, EVERY[scale])),
-        test=(_shrink(test[0], EVERY[scale]), test[1]),
+        clients=replace(clients, features=shrink_images(clients.features, EVERY[scale])),
+        test=(shrink_images(test[0], EVERY[scale]), test[1]),
         model=partial(make_model, FILTERS[scale], PIXELS // EVERY[scale]),
         name="celeba",
         variant=source.variant,
@@ -272,14 +273,6 @@ def prepare(source: Source) -> Prepared:
         return load_or_prepare("celeba", {**key, **celeba_key(path)}, lambda: pack(read_celeba(path)))
     key |= {"file": checksum(path), "train_share": TRAIN_SHARE, "split": "images"}
     return load_or_prepare("celeba", key, lambda: pack(read_faces(path)))
-
-
-def _shrink(images: NDArray[np.uint8], every: int) -> NDArray[np.uint8]:
-    if every == 1:
-        return images
-    side = PIXELS // every
-    pixels = images.reshape(-1, 3, side, every, side, every)
-    return np.asarray(pixels.mean(axis=(3, 5)), dtype=np.uint8)
 
 
 def make_model(filters: int = 32, side: int = PIXELS) -> torch.nn.Module:

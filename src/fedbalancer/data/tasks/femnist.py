@@ -58,6 +58,7 @@ from fedbalancer.data.readers import (
     leaf_files,
     pack,
     read_npz,
+    shrink_images,
     unpack,
 )
 from fedbalancer.data.task import Task
@@ -321,8 +322,8 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     settings, shape = dict(SETTINGS[scale]), SHAPES[scale]
     settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
     return Task(
-        clients=replace(clients, features=_shrink(clients.features, shape.every)),
-        test=(_shrink(test[0], shape.every), test[1]),
+        clients=replace(clients, features=shrink_images(clients.features, shape.every)),
+        test=(shrink_images(test[0], shape.every), test[1]),
         model=partial(make_model, *shape),
         name="femnist",
         variant=source.variant,
@@ -343,15 +344,6 @@ def prepare(source: Source) -> Prepared:
         return load_or_prepare("femnist", {"file": checksum(path)}, lambda: pack(read_digits(path)))
     pen = {"body": BODY, "largest": LARGEST, "pen": PEN}
     return load_or_prepare("femnist", {"file": checksum(path), **pen}, lambda: pack(read_strokes(path)))
-
-
-def _shrink(images: NDArray[np.float32], every: int) -> NDArray[np.float32]:
-    """Average squares of `every` x `every` pixels."""
-    if every == 1:
-        return images
-    side = PIXELS // every
-    pixels = images.reshape(-1, 1, side, every, side, every)
-    return np.asarray(pixels.mean(axis=(3, 5)), dtype=np.float32)
 
 
 def make_model(first: int = 32, second: int = 64, dense: int = 2048, every: int = 1) -> torch.nn.Module:
