@@ -1,4 +1,9 @@
-"""The tables of a comparison: scores, other targets, cost, and fairness between clients; as cells and as Markdown."""
+"""The tables of a comparison (scores, other targets, cost, fairness), as cells, as Markdown and in a terminal.
+
+In a terminal of any usual width, numbers are never cut, and long method names are folded. Three layouts are tried, the
+widest first: every number on one line and full names; folded names; no lines between the columns, with an interval or a
+second value below its number.
+"""
 
 from __future__ import annotations
 

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 _SERVER, _ENGINE = "server.", "engine."
 """Prefixes of the names of arrays in a checkpoint."""
 _NOTES = "notes"
+Restored = tuple[ServerState, dict[str, Any], Arrays]
+"""The server's state, and the plain values and arrays of the engine."""
 
 
 class RunFolder:
@@ -337,10 +339,6 @@ class RunFolder:
 
 def _without_prefix(prefix: str, arrays: Arrays) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-Restored = tuple[ServerState, dict[str, Any], Arrays]
-"""The server's state, and the plain values and arrays of the engine."""
 
 
 class MemoryRecorder:
