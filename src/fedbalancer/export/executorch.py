@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData
 from fedbalancer.export import layers
-from fedbalancer.export.layers import Unsupported
-from fedbalancer.export.replay import Replay, sgd_step
+from fedbalancer.export.layers import Replay, Unsupported, sgd_step
 from fedbalancer.export.trace import BATCHES, PerBatch, SampleSpec, Step, TracedModel
 from fedbalancer.training.executorch import load_runtime, silence
 

@@ -23,8 +23,7 @@ import numpy as np
 from fedbalancer.core.errors import BadData, FedBalancerError, MissingData
 from fedbalancer.core.processes import without_main
 from fedbalancer.export import layers
-from fedbalancer.export.layers import Unsupported
-from fedbalancer.export.replay import Replay, sgd_step
+from fedbalancer.export.layers import Replay, Unsupported, sgd_step
 from fedbalancer.export.trace import PerBatch, TracedModel
 
 MISSING = "export needs TensorFlow (the device does not); install it with: pip install 'fedbalancer[export]'"

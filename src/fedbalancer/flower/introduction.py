@@ -1,4 +1,4 @@
-"""How a client introduces itself: its id, tags, number of samples and speed, in reply to the server's first message."""
+"""The introduction of a client: its id, tags, number of samples and speed, in reply to the server's first message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hides a private client's values: Gaussian noise on a grid, withheld counts, and seconds in two digits.
+"""Protection of a private client's values: Gaussian noise on a grid, withheld counts, and seconds in two digits.
 
 The number of trained samples depends on the losses if samples are selected by loss, and so do the epochs that fit the
 deadline. Exact counts beside a noisy summary would reveal what the noise hides. So the client withholds them, every
