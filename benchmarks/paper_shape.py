@@ -33,7 +33,7 @@ from fedbalancer.cli.options import parse_seeds
 from fedbalancer.core.files import write_text
 from fedbalancer.core.randomness import stream
 from fedbalancer.data.clients import SlicedClients
-from fedbalancer.data.sizes import lognormal_sizes
+from fedbalancer.data.partition import lognormal_sizes
 from fedbalancer.data.tasks import celeba, femnist, reddit
 from fedbalancer.experiments.comparison import run_comparison
 from fedbalancer.experiments.plan import ComparisonPlan

@@ -44,12 +44,12 @@ class Refuse:
                                   "safetensors"}:
             raise ImportError("the core must not need " + name)
 sys.meta_path.insert(0, Refuse())
-for package in ("server", "client.samples", "client.summary", "client.compress", "simulation.devices"):
+for package in ("server", "client.summary", "client.compress", "simulation.devices"):
     root = importlib.import_module("fedbalancer." + package)
     for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
         importlib.import_module(module.name)
 for module in ("core.types", "core.contracts", "core.randomness", "client.live", "client.policies",
-               "server.server", "server.loop"):
+               "client.samples", "server.server", "server.loop"):
     importlib.import_module("fedbalancer." + module)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

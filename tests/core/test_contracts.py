@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from builders import make_setup, make_state
 
-from fedbalancer.client.samples.threshold import OfLabels
+from fedbalancer.client.samples import _OfLabels
 from fedbalancer.core.contracts import EVERYTHING, LOSSES, NOTHING, SLOTS, DeadlinePolicy, Policy, ThresholdPolicy
 from fedbalancer.core.types import ServerState, Setup
 from fedbalancer.core.wrapping import NOT_FORWARDED, STATE_METHODS, Wrapping, questions, reactions
@@ -59,8 +59,8 @@ def answering(slot: str) -> Any:
 def wrapped(kind: Any) -> Any:
     """The wrapper around an answering policy."""
     inner = answering(kind.slot)
-    if kind is OfLabels:
-        return OfLabels(inner, np.zeros(3, dtype=np.int64))
+    if kind is _OfLabels:
+        return _OfLabels(inner, np.zeros(3, dtype=np.int64))
     if is_dataclass(kind):
         return kind(inner=inner)
     return kind(inner, *[None] * 5)
@@ -77,7 +77,7 @@ def arguments(declared: Any, wrapper: Any) -> list[Any]:
 
 def test_the_shipped_wrappers_are_found() -> None:
     names = {wrapper.__name__ for wrapper in WRAPPERS}
-    assert {"CappedParticipation", "CheckedUpdates", "GroupFloor", "LimitedDeadline", "OfLabels"} <= names
+    assert {"CappedParticipation", "CheckedUpdates", "GroupFloor", "LimitedDeadline", "_OfLabels"} <= names
 
 
 @pytest.mark.parametrize(("kind", "question"), ASKED)

@@ -24,10 +24,10 @@ from fedbalancer.cli.app import app
 from fedbalancer.core.errors import BadData
 from fedbalancer.data import Task
 from fedbalancer.data.tasks.layers import make_text_model
-from fedbalancer.export import operators, torch_operators
+from fedbalancer.export import executorch, litert
+from fedbalancer.export.layers import Spatial
 from fedbalancer.export.litert import to_litert
 from fedbalancer.export.run import RUNTIMES, export
-from fedbalancer.export.windows import Spatial
 from fedbalancer.flower.template import write_app
 from fedbalancer.training.model_file import SUFFIXES, open_model
 
@@ -163,7 +163,7 @@ def test_a_layer_without_counterpart_is_refused_by_name(runtime: str, tmp_path: 
 def test_an_operation_that_litert_has_not_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need(*NEEDED["litert"])
     convert_here(monkeypatch)
-    monkeypatch.delitem(operators.OPERATIONS, "aten.max_pool2d_with_indices_backward.default")
+    monkeypatch.delitem(litert.OPERATIONS, "aten.max_pool2d_with_indices_backward.default")
     with pytest.raises(BadData, match=r"layer 2 \(MaxPool1d\)"):
         export(small_nets.task(), tmp_path / "model.tflite")
 
@@ -175,7 +175,7 @@ def test_what_executorch_has_no_kernel_for_or_a_wrong_one_is_refused(
     pytest.importorskip("executorch", reason="executorch is not installed")
     for name in ("avg_pool2d", "max_pool2d_with_indices"):
         for kind in (f"aten.{name}.default", f"aten.{name}_backward.default"):
-            monkeypatch.delitem(torch_operators.OPERATIONS, kind)
+            monkeypatch.delitem(executorch.OPERATIONS, kind)
     with pytest.raises(BadData, match=r"layer .*avg_pool2d_backward.* has no kernel in ExecuTorch"):
         export(MODELS["average pooling"], tmp_path / "model.pte", "executorch")
     with pytest.raises(BadData, match=r"layer 1 \(Conv1d\): the gradient of its weight differs"):

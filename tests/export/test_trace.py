@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.export.torch_operators import TorchReplay
+from fedbalancer.export.executorch import TorchReplay
+from fedbalancer.export.layers import make_windows
 from fedbalancer.export.trace import PerBatch, trace, trace_model
-from fedbalancer.export.windows import make_windows
 from fedbalancer.training.tensors import build_module
 
 

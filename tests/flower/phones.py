@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedbalancer.flower import Strategy, balanced
-from fedbalancer.flower.client import answer_greeting
 from fedbalancer.flower.grid_engine import Waiting
+from fedbalancer.flower.introduction import answer_greeting
 from fedbalancer.flower.messages import EVALUATE, HELLO
 
 FEATURES = 4

@@ -16,7 +16,7 @@ from flwr.app import Message
 
 from fedbalancer.experiments.learned_fleet import learn
 from fedbalancer.flower import balanced
-from fedbalancer.flower.client import answer_greeting, client_tags
+from fedbalancer.flower.introduction import answer_greeting, client_tags
 from fedbalancer.flower.messages import HELLO
 
 

@@ -21,13 +21,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower import Strategy
 from fedbalancer.flower import secure as secure_module
-from fedbalancer.flower.client import SUMS_ONLY
 from fedbalancer.flower.compat import make_reply
 from fedbalancer.flower.messages import FEDBALANCER, Instruction
 from fedbalancer.flower.secure import (
     MASKED,
     STATE,
     SUM,
+    SUMS_ONLY,
     SecureAggregation,
     SumFailed,
     answer_sum,

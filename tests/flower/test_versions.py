@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedbalancer import __version__
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower import balanced
-from fedbalancer.flower.client import answer_greeting
+from fedbalancer.flower.introduction import answer_greeting
 from fedbalancer.flower.messages import HELLO, check_version, common_version
 
 

@@ -24,7 +24,6 @@ from fedbalancer.client.summary import (
     LossStatistics,
     SecAggHistogram,
     Silent,
-    release_of,
 )
 from fedbalancer.client.work import WholeBatches
 from fedbalancer.core.types import FloatArray, Layout, TrainResult
@@ -149,7 +148,7 @@ def test_one_sample_moves_the_noisy_numbers_by_the_sensitivity_and_nothing_else_
     first, second = (noisy(policy, told) for told in pair)
     assert np.linalg.norm(second - first) <= sensitivity
     assert pair[0] == pair[1]
-    assert release_of(ClientPolicies(summary=policy)).noise_multiplier > 0
+    assert ClientPolicies(summary=policy).release().noise_multiplier > 0
 
 
 @pytest.mark.parametrize(("policy", "sensitivity"), PRIVATE)

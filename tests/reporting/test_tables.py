@@ -15,8 +15,7 @@ from reporting.full import complete
 from rich.console import Console
 
 from fedbalancer.reporting import Comparison, RunCurve, score, score_folder
-from fedbalancer.reporting.tables import make_rows, make_sheets, markdown_table
-from fedbalancer.reporting.terminal import rich_table
+from fedbalancer.reporting.tables import make_rows, make_sheets, markdown_table, rich_table
 
 LONG = tuple(f"fedbalancer[w=2,deadline=slackdl:MedianSlack(slack={slack})]" for slack in (2, 5))
 

@@ -24,7 +24,7 @@ from fedbalancer.methods.table import Method
 from fedbalancer.server.loop import rounds
 from fedbalancer.simulation.devices import Network, Traces, resolve_latency
 from fedbalancer.simulation.devices import Phones as Devices
-from fedbalancer.simulation.engine import seen_losses
+from fedbalancer.simulation.state import seen_losses
 
 # Phones train a batch in 1 s, download in 2 s and upload in 3 s; clients have 20 samples. An epoch has two batches, so
 # five epochs end after 2 + 10 + 3 = 15 s.

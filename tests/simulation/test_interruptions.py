@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fedbalancer as fb
-from fedbalancer.client.interrupted import MODEL, InterruptedTraining
+from fedbalancer.client.round import MODEL, InterruptedTraining
 from fedbalancer.client.training import CachedTraining
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import FailedClient

@@ -46,7 +46,7 @@ def get(task: Name, variant: Variant = None, scale: Scale = "small", overwrite: 
     """
     from fedbalancer.cli.data_display import download_display, print_installed
     from fedbalancer.data.catalogue.catalog import get_source
-    from fedbalancer.data.catalogue.download import download_data
+    from fedbalancer.data.catalogue.install import download_data
 
     source = get_source(task, variant)
     if source.is_present and not overwrite:
@@ -75,7 +75,7 @@ def import_(
     """
     from fedbalancer.cli.data_display import print_installed
     from fedbalancer.data.catalogue.catalog import get_source
-    from fedbalancer.data.catalogue.importing import copy_path, import_data, link_path
+    from fedbalancer.data.catalogue.install import copy_path, import_data, link_path
 
     source = get_source(task, variant)
     facts = import_data(

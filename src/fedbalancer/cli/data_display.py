@@ -23,7 +23,7 @@ from fedbalancer.data.source import Source
 from fedbalancer.reporting.style import size_text
 
 if TYPE_CHECKING:
-    from fedbalancer.data.catalogue.download import Progress as Listener
+    from fedbalancer.data.catalogue.install import Progress as Listener
 
 LINE_EVERY_SHARE = 0.25
 MOST_CLIENTS = 16

@@ -70,7 +70,7 @@ def show(comparison: Comparison | None, table: Path) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from fedbalancer.reporting.terminal import rich_table
+    from fedbalancer.reporting.tables import rich_table
 
     console, text = Console(), table.read_text(encoding="utf-8")
     if not console.is_terminal:

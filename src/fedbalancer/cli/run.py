@@ -15,7 +15,7 @@ from fedbalancer.cli.output import folder_name, label
 from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
-    from fedbalancer.experiments.result import RunResult
+    from fedbalancer.experiments.execute import RunResult
 
 
 @shared.with_options(shared.RUN_OPTIONS, shared.EXECUTION_OPTIONS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ from fedbalancer.core.contracts import (
 )
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.fields import Weight, check_fields
+from fedbalancer.core.types import ClientReport, Release
+from fedbalancer.core.wrapping import reactions
 
 KNOWN: dict[str, Mapping[str, type[Policy]]] = {
     "samples": policies_in(samples, "samples"),
@@ -71,6 +73,28 @@ class ClientPolicies:
     def __post_init__(self) -> None:
         """Check `mu` and `forward_pass`."""
         check_fields(self)
+
+    @property
+    def forward_pass_every_round(self) -> bool:
+        """Whether the summary describes the received model, from a forward pass in every round.
+
+        Each loss then depends only on its own sample and on what the server knows already.
+        """
+        return self.forward_pass == "every" and self.summary.of_received_model
+
+    @property
+    def undeclared_training(self) -> str:
+        """Names of the policies in slots `train` and `part` that may reveal a client's data; "" for none."""
+        return ", ".join(type(policy).__name__ for policy in (self.train, self.part) if reactions(policy))
+
+    def release(self) -> Release:
+        """Return what the summary releases.
+
+        Its noise protects nothing if the client also sends arrays or reacts to its data in a way that the policies in
+        slots `train` and `part` do not declare.
+        """
+        release = self.summary.release(self.forward_pass_every_round)
+        return replace(release, noise_multiplier=0.0) if self.undeclared_training else release
 
     def to_json(self) -> str | None:
         """Return the policies as JSON for the clients; None if one of them is not in `KNOWN`."""
@@ -122,6 +146,33 @@ def bind_labels(policies: ClientPolicies, labels: Callable[[], ArrayLike] | None
     if labels is None:
         raise BadSetting(f"{type(policies.samples).__name__} needs the client's labels, which are not available")
     return replace(policies, samples=policies.samples.of_labels(labels()))
+
+
+def with_estimates(
+    reports: Sequence[ClientReport], size_of: Callable[[str], int], policies: ClientPolicies
+) -> tuple[ClientReport, ...]:
+    """Return reports with the server's estimate of how many samples each client trained.
+
+    The estimate uses released numbers only, so it costs no privacy: the enrolled samples, times the share over the
+    threshold in all noisy summaries of the round if samples are selected by threshold.
+
+    Args:
+        reports: Reports of a round.
+        size_of: Returns the enrolled number of samples of a client.
+        policies: The client policies of the method.
+    """
+    summary = policies.summary
+    over_share = summary.over_share([report.summary for report in reports]) if policies.samples.by_threshold else 1.0
+    share = min(max(over_share, 0.0), 1.0)
+
+    def estimate(report: ClientReport) -> ClientReport:
+        size = size_of(report.client)
+        summary_with_count = replace(report.summary, trained=max(round(share * size), 1), estimated=True)
+        if summary.sums_all_losses:
+            summary_with_count = replace(summary_with_count, loss_count=float(size))
+        return replace(report, summary=summary_with_count)
+
+    return tuple(map(estimate, reports))
 
 
 CLIENT_SLOTS = tuple(field.name for field in fields(ClientPolicies))

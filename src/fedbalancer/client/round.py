@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedbalancer.client.interrupted import InterruptedTraining, without_training
-from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
+from fedbalancer.client.policies import ClientPolicies, with_estimates
+from fedbalancer.client.summary import without_counts
 from fedbalancer.client.work import batches_by_forecast
 from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.errors import BadSetting
@@ -35,6 +34,42 @@ from fedbalancer.core.types import (
     Weights,
     batches_per_epoch,
 )
+
+MODEL, PROGRESS = "interrupted.model", "interrupted.progress"
+"""Names in a client's state of its model, and of the round of the model that it received and the batches left."""
+
+
+@dataclass(frozen=True, eq=False)
+class InterruptedTraining:
+    """A training that the end of a round interrupted.
+
+    Args:
+        model: The weights after the last batch.
+        round: The round in which the client received the model that it started from.
+        left: Batches that it has not trained.
+    """
+
+    model: Weights
+    round: int
+    left: int
+
+    @classmethod
+    def read(cls, state: Arrays) -> InterruptedTraining | None:
+        """Return the training that a client's state holds; None if there is none."""
+        if MODEL not in state:
+            return None
+        received, left = state[PROGRESS].tolist()
+        return cls(state[MODEL], int(received), int(left))
+
+    def arrays(self) -> Arrays:
+        """Return the training as named arrays."""
+        return {MODEL: self.model, PROGRESS: np.array([self.round, self.left], dtype=np.float32)}
+
+
+def without_training(state: Arrays) -> Arrays:
+    """Return a client's state without an interrupted training."""
+    return {name: array for name, array in state.items() if name not in (MODEL, PROGRESS)} if MODEL in state else state
+
 
 UPLOADS = 16
 """Number of uploads to remember: enough to include rare long ones, few enough to follow a change of network."""
@@ -151,7 +186,7 @@ class ClientRound:
         self._had_forward_pass = False
         self._forward_losses: FloatArray | None = None
         known = None if policies.forward_pass == "every" else memory.losses
-        self._indices = None if forward_pass_every_round(policies) else self._select(known)
+        self._indices = None if policies.forward_pass_every_round else self._select(known)
 
     @staticmethod
     def can_finish(soonest_s: float, deadline_s: float) -> bool:
@@ -325,7 +360,7 @@ class ClientRound:
         kept = None if rounds is None else InterruptedTraining.read(self.memory.state)
         if (
             kept is not None
-            and not forward_pass_every_round(self.policies)
+            and not self.policies.forward_pass_every_round
             and self.order.round - kept.round <= (rounds or 0)
         ):
             return kept
@@ -352,7 +387,7 @@ class ClientRound:
             noise: Source of the noise on the statistics. A real device must draw it where nobody else can.
         """
         losses = update_losses(self.memory.losses, self.size, trained.seen, trained.losses)
-        summarized = self._of_received_model() if forward_pass_every_round(self.policies) else losses
+        summarized = self._of_received_model() if self.policies.forward_pass_every_round else losses
         policy = self.policies.summary
         summary = policy.summarize(summarized, trained.seen, batch_s, self.order, noise)
         if policy.releases_steps:

@@ -1,8 +1,10 @@
-"""Texts that look like a call with keyword arguments, such as `adamw(weight_decay=0.01)`."""
+"""Texts that look like a call with keyword arguments, such as `adamw(weight_decay=0.01)`, and the objects they name."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -69,3 +71,54 @@ class _Words(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(self.values[node.id]) if node.id in self.values else node
+
+
+def load_class(place: str, path: str) -> Any:
+    """Import `package.module:Class`.
+
+    Args:
+        place: Where the path is given, for error messages.
+        path: The module and the name in it.
+
+    Returns:
+        The class, or whatever has that name.
+
+    Raises:
+        BadSetting: If it cannot be imported.
+    """
+    module_name, colon, attribute = path.partition(":")
+    if not colon:
+        raise BadSetting(f"{place} must look like package.module:Class")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # importing a user's module may raise anything
+        advice = " (install its package, or put its folder on PYTHONPATH)" if _is_missing(error, module_name) else ""
+        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+        raise BadSetting(f"{place}: {kind}{error}{advice}") from error
+
+
+def _is_missing(error: Exception, module_name: str) -> bool:
+    return isinstance(error, ModuleNotFoundError) and module_name.startswith(str(error.name))
+
+
+def create_object(place: str, source: Any, arguments: Mapping[str, Any]) -> Any:
+    """Create an object of a class.
+
+    Args:
+        place: Where the class is named, for error messages.
+        source: The class. Anything else is returned unchanged if there are no arguments.
+        arguments: Keyword arguments.
+
+    Returns:
+        The object.
+
+    Raises:
+        BadSetting: If the class refuses the arguments.
+    """
+    if not inspect.isclass(source) and not arguments:
+        return source
+    try:
+        return source(**arguments)
+    except (TypeError, ValueError, BadSetting) as error:
+        how = "with these arguments" if arguments else "without arguments"
+        raise BadSetting(f"{place} cannot be created {how}: {error}") from error

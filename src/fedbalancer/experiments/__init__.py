@@ -1,9 +1,8 @@
 """Experiments: one run (`run`, `resume`), comparisons (`compare`), sweeps, and experiment tracking."""
 
 from fedbalancer.experiments.comparison import compare
-from fedbalancer.experiments.execute import execute, resume, run
+from fedbalancer.experiments.execute import RunResult, execute, resume, run
 from fedbalancer.experiments.merging import merge
-from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.store.tracking import STOP
 

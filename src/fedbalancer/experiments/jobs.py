@@ -19,10 +19,9 @@ import cloudpickle
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.processes import DIED, TRIES, Watchdog, become_worker, process_context, without_main
 from fedbalancer.data import Task
-from fedbalancer.experiments.execute import continue_run, execute, run_to_end
+from fedbalancer.experiments.execute import RunResult, continue_run, execute, run_to_end
 from fedbalancer.experiments.executor_cache import ExecutorCache, kernels_for
 from fedbalancer.experiments.progress import JobEvent, Key, Listen, Progress
-from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.trust import code_of
 from fedbalancer.reporting import RunCurve

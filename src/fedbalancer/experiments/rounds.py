@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientMemory, ClientRound
-from fedbalancer.client.summary import forward_pass_every_round
 from fedbalancer.client.training import start_model
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.metrics import ACCURACY, Metric
@@ -71,7 +70,7 @@ class RunLoop:
         if restored is not None:
             self.state, memory, arrays = restored
             simulation.engine.restore(arrays)
-            if not simulation.engine.saves_losses and not forward_pass_every_round(simulation.method.client):
+            if not simulation.engine.saves_losses and not simulation.method.client.forward_pass_every_round:
                 recorder.log(
                     "exact losses were not saved", why="the run is private, so clients repeat their forward passes and "
                     "the results may differ from those of an uninterrupted run (save_exact_losses=true)",

@@ -21,9 +21,8 @@ from fedbalancer.data import Task
 from fedbalancer.experiments.clock import fleet_batch_s, latency_row, latency_scale, recorded_scale, scale_for_devices
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.methods.composition import with_local_statistics
+from fedbalancer.methods.composition import check_composition, with_local_statistics
 from fedbalancer.methods.fields import check_settings_used
-from fedbalancer.methods.slots import check_composition
 from fedbalancer.methods.table import Method, method_of_run, setup_of
 from fedbalancer.server.clients.tags import split_tags, uses_tags
 from fedbalancer.server.loop import rounds as run_rounds

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedbalancer.flower.aggregation import FlowerAggregator
-    from fedbalancer.flower.client import LocalRound, balanced, introduce
+    from fedbalancer.flower.client import LocalRound, balanced
     from fedbalancer.flower.client_apps import client_app, device_app
+    from fedbalancer.flower.introduction import introduce
     from fedbalancer.flower.model_arrays import trained_arrays
     from fedbalancer.flower.secure import SecureAggregation
     from fedbalancer.flower.strategy import Strategy
@@ -25,7 +26,7 @@ _HOMES = {
     "balanced": "client",
     "client_app": "client_apps",
     "device_app": "client_apps",
-    "introduce": "client",
+    "introduce": "introduction",
     "record_timings": "timings",
     "timing_mod": "timings",
     "trained_arrays": "model_arrays",

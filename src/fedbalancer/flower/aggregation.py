@@ -27,7 +27,7 @@ from fedbalancer.flower.messages import ARRAYS, METRICS, WEIGHT
 from fedbalancer.flower.model_arrays import InvalidMessage, ModelLayout
 from fedbalancer.flower.mods import NO_SECURE_AGGREGATION
 from fedbalancer.methods.composition import Method
-from fedbalancer.methods.slots import base_advice
+from fedbalancer.methods.policy_registry import base_advice
 
 MU_KEY = "proximal-mu"
 """Key under which Flower's FedProx sends mu to its clients."""

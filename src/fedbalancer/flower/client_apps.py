@@ -22,8 +22,9 @@ from fedbalancer.core.optimizers import CUSTOM, optimizer_text
 from fedbalancer.core.samples import columns_of, take
 from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Part, TrainResult, Weights
-from fedbalancer.flower.client import ClientTags, LocalRound, balanced, introduce
+from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import ClientApp, Context, Message, MetricRecord, RecordDict, reply_to
+from fedbalancer.flower.introduction import ClientTags, introduce
 from fedbalancer.flower.messages import ARRAYS, METRICS, reorder_arrays, round_of
 from fedbalancer.flower.model_arrays import ModelLayout, reorder
 from fedbalancer.flower.mods import Mod, check_mods, skip_without_arrays

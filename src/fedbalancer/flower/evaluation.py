@@ -118,11 +118,10 @@ class MetricNames:
 
     Args:
         log_event: Called once when names are refused.
-        names: Names that are already admitted.
     """
 
-    def __init__(self, log_event: LogEvent, names: Iterable[str] = ()) -> None:
-        self._log_event, self.names = log_event, set(names)
+    def __init__(self, log_event: LogEvent) -> None:
+        self._log_event, self.names = log_event, set[str]()
         self._has_logged = False
 
     def filter_metrics(self, contents: Sequence[RecordDict]) -> list[RecordDict]:

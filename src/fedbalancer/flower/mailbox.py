@@ -139,10 +139,9 @@ class Mailbox:
         """Return the clients with an unanswered message."""
         return {sent.client for sent in self._open.values() if sent.client}
 
-    def waiting(self, kind: str, round_number: int | None = None) -> list[SentMessage]:
-        """Return the unanswered messages of a type, of one round or of all."""
-        open_messages = [sent for sent in self._open.values() if sent.kind == kind]
-        return [sent for sent in open_messages if round_number in (None, sent.round)]
+    def waiting(self, kind: str) -> list[SentMessage]:
+        """Return the unanswered messages of a type."""
+        return [sent for sent in self._open.values() if sent.kind == kind]
 
     def forget(self, node: int) -> None:
         """Stop waiting for the replies of a node."""

@@ -300,17 +300,16 @@ class Greeting:
     changing: bool = False
 
 
-def greeting_request(run_key: str, batch_size: int, latencies: int, refresh: bool = False) -> RecordDict:
+def greeting_request(run_key: str, batch_size: int, latencies: int) -> RecordDict:
     """Return the request for a greeting.
 
     Args:
         run_key: Name of the run.
         batch_size: Samples per batch.
         latencies: Number of batches to time.
-        refresh: Whether only the tags are needed.
     """
     request: dict[str, Any] = {"run-key": run_key, "batch-size": batch_size, "latencies": latencies} | version_fields()
-    return RecordDict({FEDBALANCER: ConfigRecord(request | ({"refresh": True} if refresh else {}))})
+    return RecordDict({FEDBALANCER: ConfigRecord(request)})
 
 
 def read_greeting(message: Message, round_trip_s: float, most_samples: int) -> Greeting:

@@ -29,11 +29,10 @@ from fedbalancer.flower.release import Gate
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.flower.secure import SecureAggregation
 from fedbalancer.flower.secure_rounds import check_secure_method
-from fedbalancer.methods.composition import with_local_statistics
+from fedbalancer.methods.composition import check_composition, with_local_statistics
 from fedbalancer.methods.modifiers import LAST
+from fedbalancer.methods.modifiers import robust as robust_of
 from fedbalancer.methods.names import parse_method_name
-from fedbalancer.methods.robust import robust as robust_of
-from fedbalancer.methods.slots import check_composition
 from fedbalancer.methods.table import Method
 from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.flower.client import client_id
 from fedbalancer.flower.compat import ConfigRecord, Context, Grid, Message, pull
+from fedbalancer.flower.introduction import client_id
 from fedbalancer.flower.messages import CONFIG, TRAIN, WEIGHT
 from fedbalancer.flower.mods import Mod
 from fedbalancer.store import ClientRow, RoundRow, RunFolder, new_manifest

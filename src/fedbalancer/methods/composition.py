@@ -9,6 +9,7 @@ from typing import Any, Literal
 from fedbalancer.client.policies import CLIENT_SLOTS, ClientPolicies
 from fedbalancer.client.training import STATISTICS, LocalLayers
 from fedbalancer.core.contracts import (
+    SLOTS,
     Aggregator,
     ClientSelector,
     Compressor,
@@ -203,3 +204,43 @@ def setup_of(
         stops_in_epoch=method.client.work.stops_in_epoch,
         repeats=method.client.work.repeats,
     )
+
+
+def check_composition(method: Method) -> None:
+    """Refuse a method whose policies do not work together, before anything runs.
+
+    A policy that needs the clients' losses (`needs_losses`) needs a summary that releases them. A policy that needs
+    counts of local steps (`needs_counts`) needs a summary without privacy. A part of the model needs an aggregator that
+    averages each parameter over the clients that trained it. Any policy can refuse others by `refuses`.
+
+    Args:
+        method: The `Method`.
+
+    Raises:
+        BadSetting: If the policies do not work together; the message says why.
+    """
+    for slot in SLOTS:
+        if why := _find_conflict(method, slot):
+            raise BadSetting(f"method {method.name!r} cannot run: {why}")
+    if not method.part.is_whole and (why := _find_part_conflict(method)):
+        raise BadSetting(f"method {method.name!r} cannot run: {why}")
+
+
+def _find_conflict(method: Method, slot: str) -> str | None:
+    policy, summary = getattr(method, slot), method.summary
+    if policy.needs_losses and not summary.releases_losses:
+        return f"{type(policy).__name__} needs the clients' losses, which {type(summary).__name__} does not release"
+    if policy.needs_counts and summary.is_private:
+        return f"{type(policy).__name__} needs the local steps of clients, which {type(summary).__name__} withholds"
+    return str(why) if (why := policy.refuses(method)) else None
+
+
+def _find_part_conflict(method: Method) -> str | None:
+    part = type(method.part).__name__
+    if not method.aggregate.handles_parts:
+        aggregate = type(method.aggregate).__name__
+        return f"part {part} trains parts of the model, which {aggregate} does not average; use WeightedMean"
+    if not method.compress.is_identity:
+        compress = type(method.compress).__name__
+        return f"part {part} sends parts of the model, and {compress} encodes whole updates; use no compression"
+    return None

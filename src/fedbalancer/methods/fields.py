@@ -58,19 +58,18 @@ def with_fields(method: Method, values: Mapping[str, Any], place: str) -> Method
     return method
 
 
-def check_settings_used(settings: Settings, methods: Iterable[Method], names: Iterable[str] = ()) -> None:
+def check_settings_used(settings: Settings, methods: Iterable[Method]) -> None:
     """Refuse settings of policy fields that none of these methods has.
 
     Args:
         settings: The settings of all methods.
         methods: The methods that run with them.
-        names: The addresses to check. Default: all in the settings.
 
     Raises:
         UnknownName: If no policy of any method has the field.
     """
     candidates = list(methods)
-    for key in names or settings.policies:
+    for key in settings.policies:
         if key not in SLOTS and not any(has_field(method, key) for method in candidates):
             raise unknown_field(key, candidates, "setting ")
 

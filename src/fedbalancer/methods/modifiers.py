@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from fedbalancer.client.compress import (
     GradientDropping,
@@ -19,10 +20,10 @@ from fedbalancer.client.work import ForecastBatches, ForecastEpochs, WholeBatche
 from fedbalancer.core.contracts import Summarizer
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.methods.composition import Method
-from fedbalancer.methods.robust import robust
 from fedbalancer.server.aggregate import (
     QFFL,
     AutoRate,
+    CheckedUpdates,
     FedAdagrad,
     FedAdam,
     FedExP,
@@ -34,11 +35,12 @@ from fedbalancer.server.aggregate import (
     ServerMomentum,
     TrimmedMean,
 )
-from fedbalancer.server.clients import FedCS, GroupFloor, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FixedDeadline, LearnedWork
+from fedbalancer.server.clients import CappedParticipation, FedCS, GroupFloor, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FixedDeadline, LearnedWork, LimitedDeadline, PeakDeadline, UsefulWork
 from fedbalancer.server.late import Joins, Lost
 from fedbalancer.server.model_average import AveragedModel
-from fedbalancer.server.threshold import NoThreshold
+from fedbalancer.server.pace import MedianControl, RatioControl
+from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold, RecentThreshold
 
 
 def _late(m: Method) -> Method:
@@ -83,6 +85,42 @@ def _by_steps(summary: Summarizer) -> Summarizer:
 def _auto_rate(m: Method) -> Method:
     """Return the method with a searched learning rate. Without losses by steps, updates alone decide."""
     return m.with_policies(aggregate=AutoRate(m.aggregate), summary=_by_steps(m.summary))
+
+
+STEERED = (LearnedWork, PeakDeadline, UsefulWork)
+"""Deadlines that depend on the speed that clients report."""
+
+
+def robust(method: Method) -> Method:
+    """Return the method with robust policies where its own trust the clients.
+
+    Medians for loss threshold and pace, a floor and a rate limit for the deadline, a cap on participation, and checked
+    updates. Policies that need no protection stay.
+
+    Args:
+        method: The method to protect.
+    """
+    return method.with_policies(
+        clients=_robust_clients(method.clients),
+        deadline=LimitedDeadline(method.deadline) if isinstance(method.deadline, STEERED) else method.deadline,
+        threshold=RecentThreshold() if isinstance(method.threshold, InterpolatedThreshold) else method.threshold,
+        pace=_robust_pace(method.pace),
+        aggregate=_robust_aggregate(method.aggregate),
+    )
+
+
+def _robust_clients(policy: Any) -> Any:
+    return policy if isinstance(policy, Uniform | CappedParticipation) else CappedParticipation(policy)
+
+
+def _robust_pace(policy: Any) -> Any:
+    return MedianControl(policy.w, policy.lss, policy.dss) if isinstance(policy, RatioControl) else policy
+
+
+def _robust_aggregate(policy: Any) -> Any:
+    """Return a robust aggregator. Votes, and clipping by a fixed bound (central privacy), stay as they are."""
+    safe = policy.counts_votes or policy.model_noise_multiplier is not None
+    return policy if safe or isinstance(policy, CheckedUpdates) else CheckedUpdates(policy)
 
 
 LAST = "+robust"

@@ -9,13 +9,12 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from fedbalancer.client import policies
-from fedbalancer.core.calls import read_call
+from fedbalancer.core.calls import create_object, load_class, read_call
 from fedbalancer.core.contracts import SLOTS, policies_in
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.fields import field_meanings, field_types
 from fedbalancer.core.settings import METHOD_VALUES, short_key
 from fedbalancer.methods.names import WAITS, fixed_multiple
-from fedbalancer.methods.slots import check_policy_type, create_object, load_policy
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
 from fedbalancer.server.server import ServerPolicies
 
@@ -65,6 +64,58 @@ def make_policy(slot: str, text: str) -> Any:
     if name.isidentifier():
         raise UnknownName(f"policy for slot {slot}:", name, POLICIES[slot])
     return load_policy(slot, text)
+
+
+def load_policy(slot: str, text: str) -> Any:
+    """Import a policy and create it.
+
+    Args:
+        slot: The slot of the policy.
+        text: `package.module:Class`, or `package.module:Class(first=60)` with keyword arguments.
+
+    Returns:
+        The policy.
+
+    Raises:
+        UnknownName: If there is no such slot.
+        BadSetting: If the class cannot be imported, cannot be created, or is no policy for the slot.
+    """
+    if slot not in SLOTS:
+        raise UnknownName("slot", slot, SLOTS)
+    place = f"{slot} = {text!r}"
+    path, arguments = read_call(place, text)
+    return check_policy_type(slot, text, create_object(place, load_class(place, path), arguments))
+
+
+def check_policy_type(slot: str, text: str, policy: Any) -> Any:
+    """Check that an object is a policy for a slot.
+
+    Args:
+        slot: The slot.
+        text: The text that names the policy, for error messages.
+        policy: The object.
+
+    Returns:
+        The policy.
+
+    Raises:
+        BadSetting: If it is a class, or not derived from the base class of the slot.
+    """
+    if inspect.isclass(policy):
+        raise BadSetting(f"{slot} = {text} is a class; pass an object of it: {policy.__name__}()")
+    if not isinstance(policy, SLOTS[slot]):
+        raise BadSetting(f"{slot} = {text!r} is not a policy for that slot: {base_advice(slot, policy)}")
+    return policy
+
+
+def base_advice(slot: str, policy: Any) -> str:
+    """Return which base class the class of a policy must derive from.
+
+    Example:
+        >>> base_advice("deadline", object())
+        'derive object from fedbalancer.core.contracts.DeadlinePolicy'
+    """
+    return f"derive {type(policy).__name__} from fedbalancer.core.contracts.{SLOTS[slot].__name__}"
 
 
 def policy_fields() -> list[dict[str, Any]]:

@@ -18,12 +18,11 @@ from fedbalancer.client.work import RepeatedEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import SLOTS, Aggregator, DeadlinePolicy, LocalTraining
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.methods.composition import Method, setup_of, with_local_statistics
+from fedbalancer.methods.composition import Method, check_composition, setup_of, with_local_statistics
 from fedbalancer.methods.fields import check_settings_used, has_field, split_address, with_fields
 from fedbalancer.methods.modifiers import MODIFIERS, WRAPPING
 from fedbalancer.methods.names import MethodName, check_name, parse_method_name, with_choices
-from fedbalancer.methods.policy_registry import make_policy
-from fedbalancer.methods.slots import check_composition, check_policy_type, load_policy
+from fedbalancer.methods.policy_registry import check_policy_type, load_policy, make_policy
 from fedbalancer.server.aggregate import (
     CalibratedMean,
     DelayAdaptive,

@@ -6,15 +6,16 @@ hours, so the tables are stored by task; presenting reads nothing else.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.paper.printed import TASKS, Printed
+from fedbalancer.paper.printed import Printed
 from fedbalancer.reporting.charts import Chart
 from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import Look
@@ -348,58 +349,14 @@ class Work:
     notes: list[str] = field(default_factory=list)
 
 
-class Item(Protocol):
-    """One table or figure of the paper."""
-
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-
-    @property
-    def title(self) -> str:
-        """Title, in one line."""
-
-    @property
-    def place(self) -> str:
-        """Place in the paper, such as "Table 1"."""
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Default tasks."""
-
-    @property
-    def scale(self) -> str:
-        """Default scale."""
-
-    @property
-    def rule(self) -> Rule:
-        """Default scoring rule."""
-
-    def runs(self, request: Request) -> int:
-        """Return the number of runs that a request needs, including existing ones."""
-
-    def check(self, request: Request) -> None:
-        """Validate a request before anything runs.
-
-        Raises:
-            FedBalancerError: If the request cannot be measured.
-        """
-
-    def measure(self, work: Work) -> dict[str, pl.DataFrame]:
-        """Return the tables of one task; missing runs are executed."""
-
-    def present(self, frames: Frames) -> Presentation:
-        """Present the tables of all tasks."""
-
-
-@dataclass(frozen=True)
-class DeviceItem:
-    """Base of items that only draw the devices of the published tasks and execute no runs.
+@dataclass(frozen=True, kw_only=True)
+class Item(ABC):
+    """One table or figure of the paper.
 
     Args:
-        name: Name of the item in commands.
-        title: Its title.
-        place: Its place in the paper.
+        name: Name on the command line.
+        title: Title, in one line.
+        place: Place in the paper, such as "Table 1".
         tasks: Default tasks.
         scale: Default scale.
         rule: Default scoring rule.
@@ -408,13 +365,26 @@ class DeviceItem:
     name: str
     title: str
     place: str
-    tasks: tuple[str, ...] = TASKS
-    scale: str = "paper"
+    tasks: tuple[str, ...] = ("har",)
+    scale: str = "small"
     rule: Rule = "fair"
 
+    @abstractmethod
     def runs(self, request: Request) -> int:
-        return 0
+        """Return the number of runs that a request needs, including existing ones."""
 
+    @abstractmethod
     def check(self, request: Request) -> None:
-        for task in request.tasks:
-            request.spec(task).load_task()
+        """Validate a request before anything runs.
+
+        Raises:
+            FedBalancerError: If the request cannot be measured.
+        """
+
+    @abstractmethod
+    def measure(self, work: Work) -> dict[str, pl.DataFrame]:
+        """Return the tables of one task; missing runs are executed."""
+
+    @abstractmethod
+    def present(self, frames: Frames) -> Presentation:
+        """Present the tables of all tasks."""

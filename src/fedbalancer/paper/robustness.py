@@ -40,7 +40,6 @@ LIBRARY = (
 """The attacks of the matrix."""
 METHODS = ("canter+robust", "fedbalancer+robust", "canter", "fedbalancer")
 ROUNDS = (50, 100)
-ATTACKERS = (20, 10)
 ROWS, PAGE = "attacks.csv", "README.md"
 KEPT = {10: 0.90, 20: 0.85}
 """Goal: share of its own accuracy without attackers that a robust method keeps, by attackers of 100."""

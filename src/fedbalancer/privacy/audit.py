@@ -45,7 +45,7 @@ class Shown:
     releases: int = 0
 
 
-def lower_bound(likely: Any, unlikely: Any, releases: int, delta: float, doubt: float = DOUBT) -> FloatArray:
+def lower_bound(likely: Any, unlikely: Any, releases: int, delta: float) -> FloatArray:
     """Return the largest epsilon that counts of an event prove, by the bounds of Clopper and Pearson.
 
     (epsilon, delta) means that P(event with one data set) <= exp(epsilon) P(event with the other) + delta. The lower
@@ -56,7 +56,6 @@ def lower_bound(likely: Any, unlikely: Any, releases: int, delta: float, doubt: 
         unlikely: The same with the other data set.
         releases: Number of releases of each data set.
         delta: Delta of the guarantee.
-        doubt: Probability with which one of the two bounds may be wrong.
 
     Returns:
         Lower bounds, at least 0.
@@ -68,14 +67,14 @@ def lower_bound(likely: Any, unlikely: Any, releases: int, delta: float, doubt: 
     from scipy.special import betaincinv  # imported late for fast starts
 
     many, few = np.asarray(likely, dtype=np.float64), np.asarray(unlikely, dtype=np.float64)
-    least = np.where(many > 0, betaincinv(np.maximum(many, 1), releases - many + 1, doubt), 0.0)
-    most = np.where(few < releases, betaincinv(few + 1, np.maximum(releases - few, 1), 1 - doubt), 1.0)
+    least = np.where(many > 0, betaincinv(np.maximum(many, 1), releases - many + 1, DOUBT), 0.0)
+    most = np.where(few < releases, betaincinv(few + 1, np.maximum(releases - few, 1), 1 - DOUBT), 1.0)
     with np.errstate(divide="ignore"):
         bound = np.log(np.maximum(least - delta, 0.0)) - np.log(most)
     return np.asarray(np.maximum(bound, 0.0))
 
 
-def show_epsilon(first: FloatArray, second: FloatArray, delta: float, doubt: float = DOUBT) -> Shown:
+def show_epsilon(first: FloatArray, second: FloatArray, delta: float) -> Shown:
     """Return the largest epsilon that two samples of releases prove.
 
     Args:
@@ -83,7 +82,6 @@ def show_epsilon(first: FloatArray, second: FloatArray, delta: float, doubt: flo
             event is chosen: see `choosing_rows`.
         second: The same for its neighbour.
         delta: Delta of the guarantee.
-        doubt: Probability with which one of the two bounds may be wrong.
     """
     split = choosing_rows(len(first))
     counted = len(first) - split
@@ -99,7 +97,7 @@ def show_epsilon(first: FloatArray, second: FloatArray, delta: float, doubt: flo
             a, b = hits if above else [split - each for each in hits]
             for swapped in (False, True):
                 expected = counted / split * np.array((b, a) if swapped else (a, b))
-                bounds = lower_bound(expected[0], expected[1], counted, delta, doubt)
+                bounds = lower_bound(expected[0], expected[1], counted, delta)
                 place = int(bounds.argmax())
                 if bounds[place] > chosen[0] + (0.0 if name.startswith("sum") else CAUTION):
                     chosen = float(bounds[place]), (name, one, other, cuts[place], above, swapped)
@@ -109,7 +107,7 @@ def show_epsilon(first: FloatArray, second: FloatArray, delta: float, doubt: flo
     counts = [int(((each[split:] > cut) == above).sum()) for each in (one, other)]
     if swapped:
         counts.reverse()
-    bound = float(lower_bound(counts[0], counts[1], counted, delta, doubt))
+    bound = float(lower_bound(counts[0], counts[1], counted, delta))
     event = f"{name} {'>' if above else '<='} {cut:.6g}"
     return Shown(bound, event, (counts[0], counts[1]), counted)
 

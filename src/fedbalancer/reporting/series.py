@@ -122,12 +122,11 @@ PANELS = (
 )  # fmt: skip
 
 
-def make_band(curves: Iterable[Curve], points: int = TIME_POINTS) -> Band | None:
-    """Average the curves of several seeds.
+def make_band(curves: Iterable[Curve]) -> Band | None:
+    """Average the curves of several seeds, interpolated on a common grid of `TIME_POINTS` points.
 
     Args:
         curves: One curve per seed; empty curves are ignored.
-        points: Number of points of the common grid, on which the seeds are interpolated.
 
     Returns:
         The band over the range that all seeds cover, with a tail for every longer seed; None without curves.
@@ -136,13 +135,13 @@ def make_band(curves: Iterable[Curve], points: int = TIME_POINTS) -> Band | None
     if not seeds:
         return None
     if len(seeds) == 1:
-        kept = _thin_out(seeds[0], points)
+        kept = _thin_out(seeds[0], TIME_POINTS)
         return Band(kept.x, kept.y, kept.y, kept.y, 1)
     start = max(curve.x[0] for curve in seeds)
     end = max(start, min(curve.x[-1] for curve in seeds))
-    grid = np.linspace(start, end, points)
+    grid = np.linspace(start, end, TIME_POINTS)
     values = np.stack([np.interp(grid, curve.x, curve.y) for curve in seeds])
-    tails = tuple(_thin_out(_cut(curve, float(end)), points) for curve in seeds if curve.x[-1] > end)
+    tails = tuple(_thin_out(_cut(curve, float(end)), TIME_POINTS) for curve in seeds if curve.x[-1] > end)
     return Band(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(seeds), tails)
 
 

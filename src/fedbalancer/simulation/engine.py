@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedbalancer.client.interrupted import MODEL
 from fedbalancer.client.policies import ClientPolicies, bind_labels
-from fedbalancer.client.round import ClientMemory, ClientRound, decode_summaries, decode_update
+from fedbalancer.client.round import MODEL, ClientMemory, ClientRound, decode_summaries, decode_update
 from fedbalancer.client.training import check_order_arrays, start_model
 from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.errors import TrainingDiverged
@@ -65,7 +64,7 @@ from fedbalancer.simulation.interruptions import (
     without_downloads,
 )
 from fedbalancer.simulation.local_costs import LocalCosts
-from fedbalancer.simulation.state import ClassCounts, Memories, PendingReport, PendingReports
+from fedbalancer.simulation.state import ClassCounts, Memories, PendingReport, PendingReports, SeenLosses, seen_losses
 
 SENT_NOTHING = ("download", "forward", "train", "unavailable", UNDER_WAY)
 """Phases in which a failed client has not sent anything yet.
@@ -76,10 +75,6 @@ KEEP_BYTES = 256 * 1024**2
 """Largest size of a round's updates in memory, if the aggregator can add them one by one."""
 LOST_ROUND_S = 1.0
 """Duration of a round without any event or selection window, so that the clock always advances."""
-
-SeenLosses: TypeAlias = tuple[float, float, float]
-"""The 10%, 50% and 90% quantiles of the losses of all samples, each the first time it is seen in a round."""
-QUANTILES = (0.1, 0.5, 0.9)
 
 
 class SimulatedEngine:
@@ -106,25 +101,13 @@ class SimulatedEngine:
     """
 
     def __init__(
-        self,
-        policies: ClientPolicies,
-        ledger: Ledger,
-        executor: Executor,
-        devices: DeviceModel,
-        availability: Availability,
-        model_bytes: int,
-        up_bytes: int | None = None,
-        encoded_bytes: int | None = None,
-        window_s: float = 20.0,
-        check_in_s: float = 20.0,
-        spending: Spending | None = None,
-        attackers: Attackers | None = None,
-        labels: Callable[[str], ArrayLike] | None = None,
-        classes: ClassCounts | None = None,
-        saves_losses: bool = True,
-        scale: LatencyScale | None = None,
+        self, policies: ClientPolicies, ledger: Ledger, executor: Executor, devices: DeviceModel,
+        availability: Availability, model_bytes: int, up_bytes: int | None = None, encoded_bytes: int | None = None,
+        window_s: float = 20.0, check_in_s: float = 20.0, spending: Spending | None = None,
+        attackers: Attackers | None = None, labels: Callable[[str], ArrayLike] | None = None,
+        classes: ClassCounts | None = None, saves_losses: bool = True, scale: LatencyScale | None = None,
         costs: LocalCosts | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.policies = policies
         self.ledger = ledger
         self.executor = executor
@@ -161,15 +144,8 @@ class SimulatedEngine:
         Args:
             clock_s: Second on the run's clock at which the selection window starts.
         """
-        rows = self._available_rows(clock_s + self.window_s)
-        if self.pending:
-            rows = rows[~np.isin(rows, self.ledger.rows(self.pending.clients))]
-        return rows if self.spending is None else self.spending.allowed(self.ledger, rows)
-
-    def _available_rows(self, at_s: float) -> IndexArray:
-        if isinstance(self.availability, AlwaysOn):  # faster for a million clients
-            return self._all_rows
-        return np.flatnonzero(are_available(self.availability, self.ledger.clients, at_s))
+        rows = self._available_of(self._all_rows, clock_s + self.window_s)
+        return rows[~np.isin(rows, self.ledger.rows(self.pending.clients))] if self.pending else rows
 
     def run(
         self, plan: RoundPlan, weights: Weights, clock_s: float, fold: Callable[[], UpdateFold | None] | None = None
@@ -219,14 +195,14 @@ class SimulatedEngine:
             reports = dict(zip(places, sent, strict=True))
         # A run that only simulates the clock has no losses.
         self.seen_losses = seen_losses(trained) if self.saves_losses and len(weights) else None
-        arrives_s = start_s + attempts.arrives_s
-        pending = [PendingReport(reports[p], order.round, float(arrives_s[p])) for p in places if late[p]]
+        pending = [
+            PendingReport(reports[p], order.round, start_s + float(attempts.arrives_s[p])) for p in places if late[p]
+        ]
         self.pending = self.pending.remove(stale).add(pending)
         received = [each.join_round(order.round) for each in stale] + [reports[p] for p in places if accepted[p]]
         arrived, unreadable = self._split_unreadable(received)
         read = decode_summaries(sorted(arrived, key=lambda report: report.client), self.policies, order, self._size_of)
-        failed = self._failed_clients(plan, rounds, attempts, timings, accepted, late)
-        failed = tuple(sorted((*failed, *unreadable), key=lambda each: each.client)) if unreadable else failed
+        failed = self._failed_clients(plan, rounds, attempts, timings, accepted, late, unreadable)
         uploaded = [rounds[p] for p in np.flatnonzero(attempts.is_in_time).tolist()] if not late_counts else received
         down_bytes, up_bytes = self._count_bytes(rounds, uploaded)
         again = partial(self._report_again, order, weights, make, dict(zip(places, works, strict=True)))
@@ -293,31 +269,27 @@ class SimulatedEngine:
 
     def _available_of(self, rows: IndexArray, at_s: float) -> IndexArray:
         """Return those of some clients that are available and have privacy budget left."""
-        if not isinstance(self.availability, AlwaysOn):
-            rows = rows[are_available(self.availability, [self.ledger.clients[row] for row in rows.tolist()], at_s)]
+        if not isinstance(self.availability, AlwaysOn):  # faster for a million clients
+            every = self.ledger.clients
+            clients = every if rows is self._all_rows else [every[row] for row in rows.tolist()]
+            rows = rows[are_available(self.availability, clients, at_s)]
         return rows if self.spending is None else self.spending.allowed(self.ledger, rows)
 
     @staticmethod
     def _failed_clients(
-        plan: RoundPlan,
-        rounds: list[ClientRound],
-        attempts: Attempts,
-        timings: list[Timings],
-        accepted: NDArray[np.bool_],
-        late: NDArray[np.bool_],
-    ) -> tuple[FailedClient, ...]:
+        plan: RoundPlan, rounds: list[ClientRound], attempts: Attempts, timings: list[Timings],
+        accepted: NDArray[np.bool_], late: NDArray[np.bool_], unreadable: list[FailedClient],
+    ) -> tuple[FailedClient, ...]:  # fmt: skip
         """Return the clients without a report in this round; those still working get timings with their report."""
-        return tuple(
-            FailedClient(plan.cohort[place], UNDER_WAY, samples=rounds[place].reported_samples)
-            if late[place]
-            else FailedClient(
-                plan.cohort[place],
-                str(attempts.failed_phase[place]) or "late",
-                timings[place],
-                rounds[place].reported_samples,
-            )
-            for place in np.flatnonzero(~accepted)
-        )
+
+        def failed(place: int) -> FailedClient:
+            client, samples = plan.cohort[place], rounds[place].reported_samples
+            if late[place]:
+                return FailedClient(client, UNDER_WAY, samples=samples)
+            return FailedClient(client, str(attempts.failed_phase[place]) or "late", timings[place], samples)
+
+        without_report = map(failed, np.flatnonzero(~accepted).tolist())
+        return tuple(sorted([*without_report, *unreadable], key=lambda each: each.client))
 
     def evaluate(self, weights: Weights) -> Evaluation:
         """Evaluate a model on the test data."""
@@ -369,14 +341,9 @@ class SimulatedEngine:
         return self.costs.draw(self.devices, clients, order.round, [client_round.part for client_round in rounds])
 
     def _forward_passes(
-        self,
-        order: Order,
-        rounds: list[ClientRound],
-        draws: DeviceDraws,
-        weights: Weights,
-        clock: RoundClock,
+        self, order: Order, rounds: list[ClientRound], draws: DeviceDraws, weights: Weights, clock: RoundClock,
         start_by_s: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Run the forward passes of the clients that need one and could still finish."""
         asking = np.array([place for place, each in enumerate(rounds) if each.needs_forward_pass], dtype=np.int64)
         transfer_s = draws.download_s[asking] + draws.upload_s[asking]
@@ -419,17 +386,12 @@ class SimulatedEngine:
         large = len(works) * weights.nbytes > self.keep_bytes
         if fold is None or not large or self.attackers is not None or any(work.part is not None for work in works):
             return None
-        made = fold()
-        return None if made is None else Folding(made, weights)
+        return Folding(made, weights) if (made := fold()) is not None else None
 
     def _report_again(
-        self,
-        order: Order,
-        weights: Weights,
-        make: Callable[[int, TrainResult], tuple[ClientReport, ClientMemory]],
-        works: Mapping[int, ClientWork],
-        clients: Collection[str],
-    ) -> Iterator[ClientReport]:
+        self, order: Order, weights: Weights, make: Callable[[int, TrainResult], tuple[ClientReport, ClientMemory]],
+        works: Mapping[int, ClientWork], clients: Collection[str],
+    ) -> Iterator[ClientReport]:  # fmt: skip
         """Train some of a round's clients again, which gives the same updates."""
         chosen = {place: work for place, work in works.items() if work.client in clients}
         for place, each in zip(chosen, self._train(order, weights, list(chosen.values()), True), strict=True):
@@ -496,14 +458,8 @@ class SimulatedEngine:
         return report, released.memory
 
 
-@dataclass(frozen=True, eq=False)
-class StartedClients:
-    """Clients that start at the same time.
-
-    Args:
-        rounds: Their rounds.
-        attempts: When they finish.
-    """
+class StartedClients(NamedTuple):
+    """Clients that start at the same time: their rounds, and when they finish."""
 
     rounds: list[ClientRound]
     attempts: Attempts
@@ -530,29 +486,6 @@ class Folding:
         self.fold.add(report)
         self.weights[report.client] = report.weight
         return replace(report, update=FOLDED)
-
-
-def seen_losses(trained: Sequence[TrainResult]) -> SeenLosses | None:
-    """Return quantiles of the losses of all samples of a round, each the first time it is seen.
-
-    Only a simulator can compute them. They are recorded for reports; they never reach the server or change a run.
-
-    Args:
-        trained: The results of all trainings of the round.
-
-    Returns:
-        The 10%, 50% and 90% quantiles; None if there is no finite loss.
-
-    >>> one = TrainResult("ann", np.zeros(2), np.arange(11), np.linspace(0.0, 1.0, 11))
-    >>> [round(loss, 6) for loss in seen_losses([one])], seen_losses([])
-    ([0.1, 0.5, 0.9], None)
-    """
-    losses = np.concatenate([each.losses for each in trained]) if trained else np.zeros(0)
-    finite = losses[np.isfinite(losses)]
-    if not len(finite):
-        return None
-    low, median, high = np.quantile(finite.astype(np.float64), QUANTILES).tolist()
-    return low, median, high
 
 
 @contextmanager

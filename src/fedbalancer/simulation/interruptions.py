@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.interrupted import InterruptedTraining, without_training
-from fedbalancer.client.round import ClientRound
+from fedbalancer.client.round import ClientRound, InterruptedTraining, without_training
 from fedbalancer.core.types import ClientWork, TrainResult, Weights
 from fedbalancer.simulation.attempts import Attempts, RoundClock
 from fedbalancer.simulation.devices import DeviceDraws

@@ -1,26 +1,31 @@
 """The state of the simulated engine between rounds, saved in checkpoints as arrays.
 
 `Memories` holds what every client stores on its device, `PendingReports` the reports of clients that are still working
-when their round closes, and `ClassCounts` how many samples of each class were trained.
+when their round closes, and `ClassCounts` how many samples of each class were trained. Only a simulator can compute
+`ClassCounts` and `seen_losses`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.round import ClientMemory
-from fedbalancer.core.types import Arrays, ClientReport, IndexArray, Ledger, Summary, Timings, Weights
+from fedbalancer.core.types import Arrays, ClientReport, IndexArray, Ledger, Summary, Timings, TrainResult, Weights
 
 _NOT_SAVED = ("released", "read_by_server", "estimated")
 _SUMMARY_NUMBERS = tuple(each.name for each in fields(Summary) if each.name not in _NOT_SAVED)
 HELD, TRAINED = "classes.held", "classes.trained"
 _STATE, _STATE_ROW, _PENDING, _SENT = "state.", "state_row.", "pending_", "arrays."
+
+SeenLosses: TypeAlias = tuple[float, float, float]
+"""The 10%, 50% and 90% quantiles of the losses of all samples, each the first time it is seen in a round."""
+QUANTILES = (0.1, 0.5, 0.9)
 
 
 class Memories(Mapping[str, ClientMemory]):
@@ -277,3 +282,26 @@ def _add_counts(counts: IndexArray, more: IndexArray) -> IndexArray:
     total[: len(counts)] += counts
     total[: len(more)] += more
     return total
+
+
+def seen_losses(trained: Sequence[TrainResult]) -> SeenLosses | None:
+    """Return quantiles of the losses of all samples of a round, each the first time it is seen.
+
+    Only a simulator can compute them. They are recorded for reports; they never reach the server or change a run.
+
+    Args:
+        trained: The results of all trainings of the round.
+
+    Returns:
+        The 10%, 50% and 90% quantiles; None if there is no finite loss.
+
+    >>> one = TrainResult("ann", np.zeros(2), np.arange(11), np.linspace(0.0, 1.0, 11))
+    >>> [round(loss, 6) for loss in seen_losses([one])], seen_losses([])
+    ([0.1, 0.5, 0.9], None)
+    """
+    losses = np.concatenate([each.losses for each in trained]) if trained else np.zeros(0)
+    finite = losses[np.isfinite(losses)]
+    if not len(finite):
+        return None
+    low, median, high = np.quantile(finite.astype(np.float64), QUANTILES).tolist()
+    return low, median, high

@@ -2,8 +2,7 @@
 
 from fedbalancer.store.comparison import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import check_free, new_manifest, read_manifest, read_status
-from fedbalancer.store.folder import RunFolder
-from fedbalancer.store.recorder import MemoryRecorder
+from fedbalancer.store.folder import MemoryRecorder, RunFolder
 from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
 
 __all__ = [

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedbalancer.client.summary import release_of, undeclared_training
 from fedbalancer.core.contracts import Private
 from fedbalancer.core.errors import BadSetting, MissingData
 from fedbalancer.core.settings import Settings
@@ -46,7 +45,7 @@ def model_claim(method: Method) -> Claim | None:
     The noise hides the client's contribution to a sum, but not its influence on the contributions of others. The claim
     is therefore finite only if no policy reacts to the client's report, or if the metadata hide the client too.
     """
-    noise, release = model_noise(method), release_of(method.client)
+    noise, release = model_noise(method), method.client.release()
     if noise is None:
         return None
     if why := _explain_influence(method):
@@ -71,9 +70,9 @@ def whole_claim(method: Method) -> Claim:
     Without noise on the model, this is the claim of the metadata. A changed sample replaces one update by another,
     which changes a sum by up to twice as much as adding or removing an update.
     """
-    noise, release = model_noise(method), release_of(method.client)
+    noise, release = model_noise(method), method.client.release()
     if noise is None:
-        return Claim(release.noise_multiplier, _explain_influence(method) if undeclared_training(method.client) else "")
+        return Claim(release.noise_multiplier, _explain_influence(method) if method.client.undeclared_training else "")
     if why := _explain_influence(method):
         return Claim(0.0, why)
     if release.noise_multiplier == 0:
@@ -83,7 +82,7 @@ def whole_claim(method: Method) -> Claim:
 
 def _explain_influence(method: Method) -> str:
     """Return why a client's data influence the updates of others despite noise on the metadata; "" if they do not."""
-    if training := undeclared_training(method.client):
+    if training := method.client.undeclared_training:
         return f"{training} may send or keep arrays that depend on a client's data, and no noise covers them"
     if reactions(method.samples):
         return (
@@ -121,12 +120,12 @@ def spending_for(method: Method, settings: Settings, quiet: Collection[str]) -> 
 
 def is_private(method: Method) -> bool:
     """Return whether the method protects the metadata, the model, or both."""
-    return release_of(method.client).noise_multiplier > 0 or model_noise(method) is not None
+    return method.client.release().noise_multiplier > 0 or model_noise(method) is not None
 
 
 def describe_privacy(method: Method, settings: Settings) -> dict[str, Any]:
     """Return the field "privacy" of a manifest."""
-    release = release_of(method.client)
+    release = method.client.release()
     return {
         "covers": METADATA_ONLY,
         "mechanism": release.mechanism,
@@ -151,7 +150,7 @@ def privacy_rows(
         clients: All clients.
         releases: Number of releases of each client.
     """
-    release = release_of(method.client)
+    release = method.client.release()
     delta, model = settings.privacy_delta, model_claim(method)
     of_model = (0.0, 0.0) if model is None else (model.noise_multiplier, whole_claim(method).noise_multiplier)
     noises = (release.noise_multiplier, *of_model)

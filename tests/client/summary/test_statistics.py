@@ -12,7 +12,7 @@ from builders import Unchanged, make_order
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.summary import LossesBySteps, LossStatistics, release_of
+from fedbalancer.client.summary import LossesBySteps, LossStatistics
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import STEP_BINS, FloatArray, IndexArray, Summary, TrainResult
@@ -159,7 +159,7 @@ def test_what_cannot_be_it_is_told() -> None:
 def test_it_claims_no_privacy_and_keeps_the_other_numbers_of_the_summary() -> None:
     made = method("canter+learned[noise_factor=.5]")
     assert made.summary == LossesBySteps(0.5)
-    assert release_of(made.client).noise_multiplier == 0
+    assert made.client.release().noise_multiplier == 0
     with pytest.raises(BadSetting, match="no epsilon follows"):
         method("canter[deadline=LearnedWork,summary=LossesBySteps(noise_factor=1,loss_clip=5)]")
     assert LossesBySteps(0.5) != LossStatistics(0.5)

@@ -11,8 +11,8 @@ import pytest
 from loopback import Site, serving
 
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.data.catalogue import download
-from fedbalancer.data.catalogue.download import TRIES, Unreachable, fetch
+from fedbalancer.data.catalogue import install
+from fedbalancer.data.catalogue.install import TRIES, Unreachable, fetch
 
 BODY = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -106,7 +106,7 @@ def test_no_network_is_told_in_one_line(target: Path) -> None:
 
 
 def test_a_server_that_falls_silent_is_given_up(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(install, "TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Unreachable, match=r"timed out$"):
         fetch(f"http://127.0.0.1:{silent.getsockname()[1]}/a.bin", target)
 

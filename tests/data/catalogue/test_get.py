@@ -14,7 +14,7 @@ from loopback import Site, serving
 
 from fedbalancer.core.errors import BadData, MissingData, RunFolderError
 from fedbalancer.core.files import FolderLock
-from fedbalancer.data.catalogue.download import Unreachable, download_data
+from fedbalancer.data.catalogue.install import Unreachable, download_data
 
 TASK = "faketask:load"
 

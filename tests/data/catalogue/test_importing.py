@@ -12,9 +12,9 @@ from faketask import FOLDER, ONE, TWO, write
 
 from fedbalancer.core.errors import BadData, BadSetting, RunFolderError
 from fedbalancer.core.files import FolderLock
-from fedbalancer.data.catalogue import importing
+from fedbalancer.data.catalogue import install
 from fedbalancer.data.catalogue.catalog import Facts, load_facts, measure_files
-from fedbalancer.data.catalogue.importing import copy_path, hard_link_path, import_data, link_path, locate
+from fedbalancer.data.catalogue.install import copy_path, hard_link_path, import_data, link_path, locate
 
 TASK = "faketask:load"
 
@@ -166,7 +166,7 @@ def test_a_failure_between_two_files_puts_everything_back(
             raise OSError("the disk is gone")
         real(source, target)
 
-    monkeypatch.setattr(importing.os, "replace", replace)
+    monkeypatch.setattr(install.os, "replace", replace)
     with pytest.raises(BadSetting, match="the disk is gone"):
         import_data(TASK, TWO, tmp_path / "new", copy_path, overwrite=True)
     assert {path: path.read_bytes() for path in TWO.paths} == before
@@ -213,7 +213,7 @@ def test_all_files_reach_the_disk_at_once(
     folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[bool] = []
-    monkeypatch.setattr(importing.os, "sync", lambda: synced.append(True), raising=False)
+    monkeypatch.setattr(install.os, "sync", lambda: synced.append(True), raising=False)
     write(tmp_path / "mine" / "x.npz")
     write(tmp_path / "mine" / "y.npz", first="b")
     assert import_data(TASK, FOLDER, tmp_path / "mine", copy_path).users == 6

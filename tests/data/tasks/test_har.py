@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownName
-from fedbalancer.data.readers.har import ACTIVITIES, SIGNALS
 from fedbalancer.data.registry import load_task
 from fedbalancer.data.task import Task
 from fedbalancer.data.tasks import har
+from fedbalancer.data.tasks.har import ACTIVITIES, SIGNALS
 
 HAPT = har.SOURCES[1].files[0]
 OFFICIAL_SIZES = [

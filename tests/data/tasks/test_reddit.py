@@ -16,8 +16,8 @@ import torch
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.types import ClientWork
 from fedbalancer.data import load_task
-from fedbalancer.data.readers.reddit import cut_sequences
 from fedbalancer.data.tasks import reddit
+from fedbalancer.data.tasks.reddit import cut_sequences
 from fedbalancer.training.tensors import masked_loss
 from fedbalancer.training.trainer import TorchTrainer
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData
-from fedbalancer.data.readers import watch as watch_data
 from fedbalancer.data.task import Task
 from fedbalancer.data.tasks import watch
 
@@ -35,7 +34,7 @@ def test_sixteen_arms_train_and_four_are_held_out(task: Task) -> None:
 
 @needs_recordings
 def test_nobody_is_in_training_and_test(task: Task) -> None:
-    recordings = watch_data.read_recordings(watch_data.recordings_path())
+    recordings = watch.read_recordings(watch.recordings_path())
     people = {recording.person for recording in recordings}
     assert people == set(range(1, 11))
     trained = {int(name[1:3]) for name in task.clients}
@@ -86,7 +85,7 @@ def test_windows_overlap_by_half_and_leave_a_rest_out() -> None:
 
 
 def test_without_the_package_the_user_is_told_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_data, "find_spec", lambda name: None)
+    monkeypatch.setattr(watch, "find_spec", lambda name: None)
     with pytest.raises(MissingData, match=r"pip install 'fedbalancer\[demo\]'"):
         watch.load()
 
@@ -114,7 +113,7 @@ def test_a_malicious_pickle_is_refused_before_it_runs(call: Any, tmp_path: Path)
     proof = tmp_path / "ran"
     evil = Evil(call, f"touch {proof}" if call is os.system else f"open({str(proof)!r}, 'w')")
     with pytest.raises(BadData, match="is not allowed"):
-        watch_data.read_pickled_npy(npy({"X": evil}), "evil.npy")
+        watch.read_pickled_npy(npy({"X": evil}), "evil.npy")
     assert not proof.exists()
 
 
@@ -122,13 +121,13 @@ def test_only_the_latin1_codec_is_admitted() -> None:
     import _codecs
 
     with pytest.raises(BadData, match="'rot13' is not allowed"):
-        watch_data.read_pickled_npy(npy(Evil(_codecs.encode, "abc", "rot13")), "evil.npy")
+        watch.read_pickled_npy(npy(Evil(_codecs.encode, "abc", "rot13")), "evil.npy")
 
 
 def test_arrays_and_plain_types_are_read() -> None:
     data = {"X": [np.arange(3.0), np.zeros((2, 2), dtype=np.int32)], "names": ["a", "b"], "n": 1, "b": b"\xff"}
     for protocol in (2, 4):
-        read = watch_data.read_pickled_npy(npy(np.array(data, dtype=object), protocol), "good.npy")
+        read = watch.read_pickled_npy(npy(np.array(data, dtype=object), protocol), "good.npy")
         assert read["names"] == ["a", "b"]
         np.testing.assert_array_equal(read["X"][0], [0, 1, 2])
 
@@ -138,11 +137,11 @@ def test_a_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "watch_dataset.npy"
     path.write_bytes(content)
     with pytest.raises(BadData, match=r"watch_dataset\.npy"):
-        watch_data.read_recordings(path)
+        watch.read_recordings(path)
 
 
 def test_a_file_of_other_arrays_is_named(tmp_path: Path) -> None:
     path = tmp_path / "other.npy"
     path.write_bytes(npy(np.array({"X": [1.0]}, dtype=object)).getvalue())
     with pytest.raises(BadData, match=r"other\.npy is not the file of recordings"):
-        watch_data.read_recordings(path)
+        watch.read_recordings(path)

@@ -1,4 +1,4 @@
-from fedbalancer.paper.bench.measure import measure_clients_per_s, measure_overhead_ms
+from fedbalancer.paper.bench.results import measure_clients_per_s, measure_overhead_ms
 
 
 def test_rounds_without_training_are_counted() -> None:

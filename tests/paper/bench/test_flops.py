@@ -1,6 +1,6 @@
 import pytest
 
-from fedbalancer.paper.bench.measure import peak_flop_per_s
+from fedbalancer.paper.bench.results import peak_flop_per_s
 from fedbalancer.paper.bench.workloads import bench_task
 from fedbalancer.training.flops import count_flops
 

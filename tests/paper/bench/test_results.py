@@ -1,8 +1,7 @@
 import json
 from pathlib import Path
 
-from fedbalancer.paper.bench.measure import TaskSpeed, choose_clients
-from fedbalancer.paper.bench.results import BenchResult
+from fedbalancer.paper.bench.results import BenchResult, TaskSpeed, choose_clients
 from fedbalancer.paper.bench.workloads import SHAPES
 
 SPEED = TaskSpeed(

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedbalancer.client.summary.histogram import EPSILON_8_OVER_140
-from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
-from fedbalancer.client.summary.privacy import NO_INFORMATION
+from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, NO_INFORMATION, with_noise
 from fedbalancer.core.contracts import Summarizer
 from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
 

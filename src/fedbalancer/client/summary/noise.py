@@ -1,19 +1,28 @@
-"""Gaussian noise on a grid, and random numbers from the operating system."""
+"""Protection of a private client's values: Gaussian noise on a grid, withheld counts, and seconds in two digits.
+
+The number of trained samples depends on the losses if samples are selected by loss, and so do the epochs that fit the
+deadline. Exact counts beside a noisy summary would reveal what the noise hides. So the client withholds them, every
+update has weight 1, and the server estimates the counts from the noisy numbers (`client.policies.with_estimates`).
+"""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
+from dataclasses import replace
 
 import numpy as np
 
-from fedbalancer.core.types import FloatArray
+from fedbalancer.core.types import FloatArray, Summary
 
 MOST_NOISE = 1e8
 """Largest standard deviation for which every noisy number is an exact multiple of its step."""
 DEVIATIONS = 10.0
 """Largest accepted noise, in standard deviations; exceeded once in 10^22 numbers."""
+NO_INFORMATION = math.inf
+"""Noise multiplier of a summary without losses."""
 
 
 def with_noise(exact: FloatArray, deviation: float, rng: np.random.Generator, step: float = 1.0) -> FloatArray:
@@ -38,6 +47,24 @@ def with_noise(exact: FloatArray, deviation: float, rng: np.random.Generator, st
         [3.0, 4.0]
     """
     return np.asarray(exact + step * np.rint(rng.normal(0.0, deviation / step, size=exact.shape)))
+
+
+def without_counts(summary: Summary) -> Summary:
+    """Return the summary without the number of trained samples, with batch seconds in two digits."""
+    return replace(summary, trained=0, batch_s=coarse(summary.batch_s))
+
+
+def coarse(seconds: float) -> float:
+    """Round seconds down to two significant digits.
+
+    Example:
+        >>> coarse(0.12987), coarse(1499.0), coarse(0.0)
+        (0.12, 1400.0, 0.0)
+    """
+    if not 0 < seconds < math.inf:
+        return seconds
+    digits = 1 - math.floor(math.log10(seconds))
+    return max(min(round(math.floor(seconds * 10.0**digits) / 10.0**digits, digits), seconds), 1e-9)
 
 
 def system_generator() -> np.random.Generator:

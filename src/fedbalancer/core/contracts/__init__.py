@@ -11,7 +11,15 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from fedbalancer.core.contracts.client import Compressor, SampleSelector, Summarizer, WorkPolicy
+from fedbalancer.core.contracts.client import (
+    Compressor,
+    LocalRun,
+    LocalTraining,
+    PartPolicy,
+    SampleSelector,
+    Summarizer,
+    WorkPolicy,
+)
 from fedbalancer.core.contracts.policy import EVERYTHING, LOSSES, NOTHING, Policy, Private
 from fedbalancer.core.contracts.server import (
     Aggregator,
@@ -26,7 +34,6 @@ from fedbalancer.core.contracts.server import (
     SumAggregator,
     ThresholdPolicy,
 )
-from fedbalancer.core.contracts.training import LocalRun, LocalTraining, PartPolicy
 
 __all__ = [
     "EVERYTHING",

@@ -19,11 +19,8 @@ from fedbalancer.core.types.layout import (
 )
 from fedbalancer.core.types.round import (
     FOLDED,
-    FORWARD_PASS_EPOCHS,
-    STEP_BINS,
     UNDER_WAY,
     ClientReport,
-    ClientWork,
     Evaluation,
     FailedClient,
     FoldedUpdates,
@@ -34,13 +31,18 @@ from fedbalancer.core.types.round import (
     RoundResult,
     Summary,
     Timings,
+    UpdateFold,
+)
+from fedbalancer.core.types.state import RECENT_COUNTS, Ledger, ServerState, Setup
+from fedbalancer.core.types.training import (
+    FORWARD_PASS_EPOCHS,
+    STEP_BINS,
+    ClientWork,
     TrainOptions,
     TrainResult,
-    UpdateFold,
     batches_per_epoch,
     step_bin,
 )
-from fedbalancer.core.types.state import RECENT_COUNTS, Ledger, ServerState, Setup
 
 __all__ = [
     "FOLDED",

@@ -15,14 +15,8 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.schedules import RateFunction, Schedule, rate_of_round
 from fedbalancer.core.types.layout import CountArray, FloatArray, IndexArray, Shapes, Weights
-from fedbalancer.core.types.round import (
-    FORWARD_PASS_EPOCHS,
-    PLAIN,
-    Count,
-    RoundResult,
-    TrainOptions,
-    batches_per_epoch,
-)
+from fedbalancer.core.types.round import RoundResult
+from fedbalancer.core.types.training import FORWARD_PASS_EPOCHS, PLAIN, Count, TrainOptions, batches_per_epoch
 
 
 class Positions(Mapping[str, int]):

@@ -22,7 +22,7 @@ from fedbalancer.data.own.options import (
     split_options,
     split_rows,
 )
-from fedbalancer.data.readers.files import load_npz
+from fedbalancer.data.readers import load_npz
 from fedbalancer.data.task import Task
 
 

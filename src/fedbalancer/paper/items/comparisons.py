@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.paper.charts import comparison_charts
-from fedbalancer.paper.item import Finding, Frames, Measured, Presentation, Request, Table, Work, value_text
+from fedbalancer.paper.item import Finding, Frames, Item, Measured, Presentation, Request, Table, Work, value_text
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.printed import COLLABORATION, FIGURE2_ACCURACY, FIGURE2_FASTER, Printed
 from fedbalancer.paper.scores import (
@@ -22,7 +22,6 @@ from fedbalancer.paper.scores import (
     score_groups,
 )
 from fedbalancer.reporting.plotting import accuracy_panels
-from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import accuracy_text, size_text
 
 EXTRAS = ("Device hours", "Sample passes", "Sent up", "Client median", "Worst decile", "Jain")
@@ -34,30 +33,18 @@ SCORES_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class ComparisonItem:
+@dataclass(frozen=True, kw_only=True)
+class ComparisonItem(Item):
     """An item that compares groups of methods.
 
     Args:
-        name: Name of the item in commands.
-        title: Its title.
-        place: Its place in the paper.
         groups: The groups of methods.
         find: Returns the values that the paper has as well.
-        tasks: Default tasks.
-        scale: Default scale.
-        rule: Default scoring rule.
         notes: Notes for the reader.
     """
 
-    name: str
-    title: str
-    place: str
     groups: tuple[Group, ...]
     find: Callable[[Frames], Sequence[Finding]]
-    tasks: tuple[str, ...] = ("har",)
-    scale: str = "small"
-    rule: Rule = "fair"
     notes: tuple[str, ...] = ()
 
     @property

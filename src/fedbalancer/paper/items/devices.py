@@ -7,7 +7,7 @@ Devices are drawn by seed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +17,8 @@ from fedbalancer.core.types import FloatArray
 from fedbalancer.experiments.clock import latency_row, latency_scale
 from fedbalancer.experiments.simulation import build, resolve_spec
 from fedbalancer.paper.charts import Line, line_charts
-from fedbalancer.paper.item import Charts, DeviceItem, Finding, Frames, Measured, Presentation, Table, Work
-from fedbalancer.paper.printed import CLIENTS, DDLE, NETWORK_CV, Printed
+from fedbalancer.paper.item import Charts, Finding, Frames, Item, Measured, Presentation, Request, Table, Work
+from fedbalancer.paper.printed import CLIENTS, DDLE, NETWORK_CV, TASKS, Printed
 from fedbalancer.paper.printed import TABLE4 as PHONES
 from fedbalancer.reporting.plotting import FAINT, add_legend, make_panels
 from fedbalancer.reporting.ratio import Estimate
@@ -36,13 +36,19 @@ ROUNDS = 100
 COLOURS = {"slow": BLUE, "mid": ORANGE, "fast": GREEN}
 
 
-@dataclass(frozen=True)
+class DeviceItem(Item):
+    """Base of items that only draw the devices of the published tasks and execute no runs."""
+
+    def runs(self, request: Request) -> int:
+        return 0
+
+    def check(self, request: Request) -> None:
+        for task in request.tasks:
+            request.spec(task).load_task()
+
+
 class Table4(DeviceItem):
     """The devices of each task."""
-
-    name: str = "table4"
-    title: str = "the devices"
-    place: str = "Table 4"
 
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
         spec = replace(work.request.spec(work.task), method="fedavg+1t", timing_only=True)
@@ -154,7 +160,7 @@ def _plot_classes(classes: pl.DataFrame) -> Figure:
     return add_legend(figure)
 
 
-TABLE4 = Table4()
+TABLE4 = Table4(name="table4", title="the devices", place="Table 4", tasks=TASKS, scale="paper")
 
 
 THINNED = 3
@@ -163,13 +169,8 @@ LONGEST_S = 1200
 """Longest deadline in seconds."""
 
 
-@dataclass(frozen=True)
 class Figure4(DeviceItem):
     """DDL-E over deadlines."""
-
-    name: str = "fig4"
-    title: str = "the efficiency of deadlines (DDL-E)"
-    place: str = "Figure 4"
 
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
         spec = replace(work.request.spec(work.task), method="fedavg+1t", timing_only=True)
@@ -275,4 +276,4 @@ def _plot_ddle(ddle: pl.DataFrame) -> Figure:
     return add_legend(figure)
 
 
-FIG4 = Figure4()
+FIG4 = Figure4(name="fig4", title="the efficiency of deadlines (DDL-E)", place="Figure 4", tasks=TASKS, scale="paper")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from fedbalancer.paper.item import (
     Charts,
     Finding,
     Frames,
+    Item,
     Measured,
     Presentation,
     Request,
@@ -42,7 +43,6 @@ from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.printed import LOW_NORMS
 from fedbalancer.reporting.plotting import make_panels
 from fedbalancer.reporting.ratio import Estimate
-from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import RED
 from fedbalancer.store import read_status
 from fedbalancer.training.tensors import FlatModule, make_batch, prepare_samples, resolve_loss
@@ -60,16 +60,8 @@ TOP_SHARE = 0.05
 QUANTILES = np.linspace(0.0, 1.0, 21)
 
 
-@dataclass(frozen=True)
-class Figure1:
+class Figure1(Item):
     """Gradient norms over rounds."""
-
-    name: str = "fig1"
-    title: str = "gradient norms of single samples over rounds"
-    place: str = "Figure 1"
-    tasks: tuple[str, ...] = ("har",)
-    scale: str = "small"
-    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return len(request.tasks) * len(request.seeds)
@@ -326,4 +318,4 @@ def _encode(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-FIG1 = Figure1()
+FIG1 = Figure1(name="fig1", title="gradient norms of single samples over rounds", place="Figure 1")

@@ -10,7 +10,7 @@ best of a kind is, on each seed, the method with the best final accuracy; the sp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -19,7 +19,7 @@ import polars as pl
 from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.methods.names import canonical_name
 from fedbalancer.paper.charts import comparison_charts
-from fedbalancer.paper.item import Finding, Frames, Measured, Presentation, Request, Table, Work, value_text
+from fedbalancer.paper.item import Finding, Frames, Item, Measured, Presentation, Request, Table, Work, value_text
 from fedbalancer.paper.items.comparisons import (
     accuracy_finding,
     join_points,
@@ -35,7 +35,6 @@ from fedbalancer.paper.scores import Group, estimate_columns, list_rows, read_ac
 from fedbalancer.reporting import Comparison
 from fedbalancer.reporting.plotting import accuracy_panels
 from fedbalancer.reporting.ratio import Arrival, Estimate, paired_ratio
-from fedbalancer.reporting.rule import Rule
 
 BASE = "fedbalancer"
 METHODS = (
@@ -63,16 +62,8 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Table1:
+class Table1(Item):
     """All methods on all tasks."""
-
-    name: str = "table1"
-    title: str = "speed-up and accuracy of all methods"
-    place: str = "Table 1"
-    tasks: tuple[str, ...] = TASKS
-    scale: str = "small"
-    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return len(request.tasks) * len(list_methods(request)) * len(request.seeds)
@@ -303,4 +294,4 @@ def _find_methods(rows: pl.DataFrame) -> list[Finding]:
     return findings
 
 
-TABLE1 = Table1()
+TABLE1 = Table1(name="table1", title="speed-up and accuracy of all methods", place="Table 1", tasks=TASKS)

@@ -7,36 +7,26 @@ other parameters. The interval is over the means of the seeds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.paper.item import Charts, Finding, Frames, Measured, Presentation, Request, Table, Work
+from fedbalancer.paper.item import Charts, Finding, Frames, Item, Measured, Presentation, Request, Table, Work
 from fedbalancer.paper.items.table1 import TABLE1, grid_methods
 from fedbalancer.paper.printed import DISAGREE, GRID
 from fedbalancer.paper.printed import TABLE3 as PRINTED
 from fedbalancer.reporting.charts import Chart, bars_spec, number
 from fedbalancer.reporting.plotting import INK, make_panels
 from fedbalancer.reporting.ratio import Estimate
-from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import BLUE, choose_looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class Table3:
+class Table3(Item):
     """Sensitivity to the settings."""
-
-    name: str = "table3"
-    title: str = "sensitivity of FedBalancer to its settings"
-    place: str = "Table 3"
-    tasks: tuple[str, ...] = ("har",)
-    scale: str = "small"
-    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return TABLE1.runs(request)
@@ -164,4 +154,4 @@ def _figure(frame: pl.DataFrame) -> Figure:
     return figure
 
 
-TABLE3 = Table3()
+TABLE3 = Table3(name="table3", title="sensitivity of FedBalancer to its settings", place="Table 3")

@@ -26,6 +26,7 @@ from fedbalancer.paper.item import (
     Charts,
     Finding,
     Frames,
+    Item,
     Measured,
     Presentation,
     Request,
@@ -70,8 +71,8 @@ TASK = "har"
 NETWORK, TRAINING = "network", "training, 100 batches"
 
 
-@dataclass(frozen=True)
-class Table5:
+@dataclass(frozen=True, kw_only=True)
+class Table5(Item):
     """All methods on the test bed. A seed is a session.
 
     Args:
@@ -79,12 +80,6 @@ class Table5:
         phones: File of the recorded phones.
         clients: Number of phones.
         methods: The methods.
-        name: Name of the item in commands.
-        title: Its title.
-        place: Its place in the paper.
-        tasks: Default tasks.
-        scale: Default scale.
-        rule: Default scoring rule.
     """
 
     speed: float = DEFAULT_SPEED
@@ -94,7 +89,6 @@ class Table5:
     name: str = "table5"
     title: str = "all methods on a test bed of 21 emulated phones"
     place: str = "Table 5"
-    tasks: tuple[str, ...] = ("har",)
     scale: str = "paper"
     rule: Rule = "paper"
 
@@ -194,16 +188,8 @@ def _find_methods(methods: pl.DataFrame) -> list[Finding]:
 TABLE5 = Table5()
 
 
-@dataclass(frozen=True)
-class Figure8:
+class Figure8(Item):
     """Latencies of the recorded phones."""
-
-    name: str = "fig8"
-    title: str = "latencies of the test bed's phones"
-    place: str = "Figure 8"
-    tasks: tuple[str, ...] = (TASK,)
-    scale: str = "paper"
-    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return 0
@@ -307,4 +293,4 @@ def _plot_latencies(latencies: pl.DataFrame, phones: pl.DataFrame) -> Figure:
     return add_legend(figure)
 
 
-FIG8 = Figure8()
+FIG8 = Figure8(name="fig8", title="latencies of the test bed's phones", place="Figure 8", tasks=(TASK,), scale="paper")

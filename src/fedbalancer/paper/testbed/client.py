@@ -19,8 +19,9 @@ from numpy.typing import ArrayLike
 
 from fedbalancer.core.interfaces import DeviceModel, Draw
 from fedbalancer.core.types import ClientWork, FloatArray, TrainResult, Weights
-from fedbalancer.flower.client import LocalRound, balanced, introduce
+from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import ClientApp, Context, Message
+from fedbalancer.flower.introduction import introduce
 from fedbalancer.flower.messages import round_of
 from fedbalancer.paper.testbed.plan import BedPlan
 

@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedbalancer.core.calls import read_call
+from fedbalancer.core.calls import create_object, load_class, read_call
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import BaseTask, Samples
 from fedbalancer.core.types import ClientReport, Order, Weights
-from fedbalancer.methods.slots import create_object, load_class
 from fedbalancer.simulation.attacks.contract import Attack, AttackView, Collusion, DataAttack
 from fedbalancer.simulation.attacks.reports import (
     EpochsLiar,

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.femnist import CHARACTERS, draw, femnist_samples, invert_ink, read_digits, read_strokes
-from fedbalancer.data.readers.files import LeafUser, class_labels
+from fedbalancer.data.readers import LeafUser, class_labels
+from fedbalancer.data.tasks.femnist import CHARACTERS, draw, femnist_samples, invert_ink, read_digits, read_strokes
 
 WHITE = [1.0] * 784
 

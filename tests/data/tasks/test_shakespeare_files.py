@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.shakespeare import (
+from fedbalancer.data.tasks.shakespeare import (
     ALPHABET,
     WINDOW,
     Span,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.data.sizes import lognormal_sizes
+from fedbalancer.data.partition import lognormal_sizes
 
 
 @given(

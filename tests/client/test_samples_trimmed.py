@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from fedbalancer.client.samples import OverThreshold, Trimmed
-from fedbalancer.client.samples.threshold import UNIFORM, split_losses
+from fedbalancer.client.samples import UNIFORM, OverThreshold, Trimmed, split_losses
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import FloatArray, IndexArray
 from fedbalancer.methods.table import method

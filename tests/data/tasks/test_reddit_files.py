@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.data.readers.reddit import (
+from fedbalancer.data.tasks.reddit import (
     LENGTH,
     PAD,
     PAD_WORD,

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbalancer.client.samples import OverThreshold, OverThresholdBatch, RandomSamples
-from fedbalancer.client.samples.threshold import group_sizes, max_trainable_size
+from fedbalancer.client.samples import OverThreshold, OverThresholdBatch, RandomSamples, group_sizes, max_trainable_size
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 shares = st.sampled_from([0.5, 0.6, 0.7, 0.75, 0.9, 1.0]) | st.floats(0.5, 1.0)

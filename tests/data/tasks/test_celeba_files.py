@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.data.readers.celeba import celeba_key, read_celeba, read_faces
+from fedbalancer.data.tasks.celeba import celeba_key, read_celeba, read_faces
 
 
 def picture(path: Path, colour: tuple[int, int, int] = (200, 100, 50), size: tuple[int, int] = (178, 218)) -> None:

@@ -1,4 +1,4 @@
-"""Algorithm 1: sample selection by loss threshold, and its variants."""
+"""Sample selectors: Algorithm 1 (selection by loss threshold), its variants, and the baselines."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class ClassFloor(OverThreshold):
 
     floor: Share = 0.5
 
-    def of_labels(self, labels: ArrayLike) -> OfLabels:
+    def of_labels(self, labels: ArrayLike) -> _OfLabels:
         """Return the selector of a client with these labels.
 
         Raises:
@@ -184,7 +184,7 @@ class ClassFloor(OverThreshold):
         classes = np.asarray(labels)
         if classes.ndim != 1 or classes.dtype.kind not in "iub":
             raise BadSetting("ClassFloor requires one class label per sample")
-        return OfLabels(self, classes)
+        return _OfLabels(self, classes)
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
@@ -193,7 +193,7 @@ class ClassFloor(OverThreshold):
 
 
 @dataclass(frozen=True, eq=False)
-class OfLabels(Wrapping, SampleSelector):
+class _OfLabels(Wrapping, SampleSelector):
     """A `ClassFloor` on a client whose labels are known."""
 
     inner: ClassFloor
@@ -281,3 +281,54 @@ def find_suspects(losses: FloatArray, rng: np.random.Generator) -> NDArray[np.bo
     if explained <= UNIFORM or 2 * int(upper.sum()) >= len(known):
         return np.zeros(len(losses), dtype=bool)
     return upper & (rng.random(len(losses)) < explained)
+
+
+@dataclass(frozen=True)
+class EverySample(SampleSelector):
+    """Selects all samples. Used by FedAvg and Prox.
+
+    Example:
+        >>> EverySample().cap(np.array([3, 9])) is None
+        True
+    """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        return np.arange(size)
+
+
+@dataclass(frozen=True)
+class HighestLoss(SampleSelector):
+    """The SampleSelection baseline: FedSS's size rule with ranking by loss.
+
+    Clients with more samples than the `percentile` of all client sizes train that many samples, those with the highest
+    loss. They need a forward pass when first selected. Other clients train all samples.
+
+    Args:
+        percentile: Percentile of client sizes above which a client is cut.
+
+    Example:
+        >>> HighestLoss(80).cap(np.array([10, 20, 30, 40, 100]))
+        52
+    """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    percentile: float = 80.0
+
+    def cap(self, sizes: IndexArray) -> int | None:
+        return int(np.percentile(sizes, self.percentile))
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        if order.sample_cap is None or size <= order.sample_cap:
+            return np.arange(size)
+        if losses is None:
+            return None
+        # Samples with unknown losses come first.
+        ranking = np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable")
+        return np.sort(ranking[: order.sample_cap])

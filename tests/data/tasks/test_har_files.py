@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.core.task import Samples
-from fedbalancer.data.readers import har as har_hapt
-from fedbalancer.data.readers import har as har_uci
-from fedbalancer.data.readers import har as har_windows
-from fedbalancer.data.readers.har import SIGNALS
+from fedbalancer.data.tasks import har
+from fedbalancer.data.tasks.har import SIGNALS
 
 HERE = Path("folder")
 
@@ -29,14 +27,14 @@ def samples(count: int) -> Samples:
 @given(st.integers(0, 700))
 def test_windows_overlap_by_half_and_leave_a_rest_out(readings: int) -> None:
     signal = np.arange(readings, dtype=np.float32)[:, None] * np.ones(9, dtype=np.float32)
-    cut = har_windows.cut_windows(signal)
+    cut = har.cut_windows(signal)
     assert cut.shape == (max(0, (readings - 128) // 64 + 1), 9, 128)
     assert list(cut[:, 3, 0]) == [64 * k for k in range(len(cut))]
     assert all(readings >= window[0, -1] + 1 for window in cut)
 
 
 def test_subjects_are_clients_in_order_of_their_numbers() -> None:
-    made = har_windows.pack_subjects({11: samples(2), 3: samples(4)}, {2: samples(1)}, HERE)
+    made = har.pack_subjects({11: samples(2), 3: samples(4)}, {2: samples(1)}, HERE)
     assert made.meta["names"] == ["s03", "s11"]
     assert made.meta["lengths"] == [4, 2]
     assert made.meta["test_names"] == ["s02"]
@@ -45,14 +43,14 @@ def test_subjects_are_clients_in_order_of_their_numbers() -> None:
 
 def test_nobody_is_in_training_and_test() -> None:
     with pytest.raises(BadData, match="folder: subject 3 is in both train and test"):
-        har_windows.pack_subjects({3: samples(4), 5: samples(1)}, {3: samples(1)}, HERE)
+        har.pack_subjects({3: samples(4), 5: samples(1)}, {3: samples(1)}, HERE)
 
 
 def test_there_must_be_somebody_on_either_side() -> None:
     with pytest.raises(BadData, match="folder has no train subjects"):
-        har_windows.pack_subjects({}, {3: samples(1)}, HERE)
+        har.pack_subjects({}, {3: samples(1)}, HERE)
     with pytest.raises(BadData, match="folder has no test subjects"):
-        har_windows.pack_subjects({3: samples(1)}, {}, HERE)
+        har.pack_subjects({3: samples(1)}, {}, HERE)
 
 
 SUBJECTS = {"train": [1, 1, 3, 3, 3], "test": [2, 4]}
@@ -86,7 +84,7 @@ def change(path: Path, row: int, old: str, new: str, count: int = 1) -> None:
 
 
 def test_every_window_goes_to_its_subject(folder: Path) -> None:
-    made = har_uci.read_uci(folder)
+    made = har.read_uci(folder)
     assert made.meta == {
         "names": ["s01", "s03"],
         "lengths": [2, 3],
@@ -102,7 +100,7 @@ def test_every_window_goes_to_its_subject(folder: Path) -> None:
 
 def test_windows_of_a_subject_need_not_stand_together(folder: Path) -> None:
     (folder / "train" / "subject_train.txt").write_text("3\n1\n3\n1\n3\n")
-    made = har_uci.read_uci(folder)
+    made = har.read_uci(folder)
     assert made.meta["lengths"] == [2, 3]
     assert list(made.arrays["y"]) == [0, 2, 4, 1, 3]
 
@@ -110,53 +108,53 @@ def test_windows_of_a_subject_need_not_stand_together(folder: Path) -> None:
 def test_exponents_of_three_digits_are_numbers(folder: Path) -> None:
     path = folder / "test" / "Inertial Signals" / "body_acc_x_test.txt"
     path.write_text((" -1.8085150e-004" * 128 + "\n") * 2)
-    np.testing.assert_allclose(har_uci.read_uci(folder).arrays["test_x"][:, 3], -1.808515e-4)
+    np.testing.assert_allclose(har.read_uci(folder).arrays["test_x"][:, 3], -1.808515e-4)
 
 
 @pytest.mark.parametrize("name", ["train/y_train.txt", "test/Inertial Signals/body_gyro_z_test.txt"])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(MissingData, match=f"{Path(name).name} is missing"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 def test_fewer_labels_than_subjects(folder: Path) -> None:
     (folder / "train" / "y_train.txt").write_text("5\n1\n")
     with pytest.raises(BadData, match=r"y_train\.txt has 2 lines, but subject_train\.txt has 5"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 def test_fewer_windows_than_subjects(folder: Path) -> None:
     path = folder / "train" / "Inertial Signals" / "total_acc_y_train.txt"
     path.write_text("\n".join(path.read_text().splitlines()[:4]))
     with pytest.raises(BadData, match=r"total_acc_y_train\.txt has 4 lines, but there are 5 windows"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 @pytest.mark.parametrize("label", ["0", "7", "-1", "1.5", "walking", ""])
 def test_an_activity_that_does_not_exist(folder: Path, label: str) -> None:
     (folder / "train" / "y_train.txt").write_text(f"5\n1\n{label}\n3\n4\n")
     with pytest.raises(BadData, match=rf"y_train\.txt, line 3: activity is '{label}'; it must be 1 to 6"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 def test_a_subject_that_does_not_exist(folder: Path) -> None:
     change(folder / "test" / "subject_test.txt", 2, "4", "31")
     with pytest.raises(BadData, match=r"subject_test\.txt, line 2: subject is '31'; it must be 1 to 30"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 def test_a_subject_in_both_parts(folder: Path) -> None:
     change(folder / "test" / "subject_test.txt", 1, "2", "3")
     with pytest.raises(BadData, match="subject 3 is in both train and test"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 @pytest.mark.parametrize("name", ["subject_train.txt", "y_train.txt", "Inertial Signals/total_acc_x_train.txt"])
 def test_an_empty_file(folder: Path, name: str) -> None:
     (folder / "train" / name).write_text("")
     with pytest.raises(BadData, match=rf"{Path(name).name} (is empty|has 0 lines)"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 @pytest.mark.parametrize("word", ["NaN", "inf", "1e99"])
@@ -166,7 +164,7 @@ def test_a_reading_that_is_not_finite(folder: Path, word: str) -> None:
     with pytest.raises(
         BadData, match=rf"total_acc_x_train\.txt, line 4 \(subject 3\): reading 1 is '{word}'; it must be a finite"
     ):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 @pytest.mark.parametrize("word", ["abc", "1,5", "#1"])
@@ -174,7 +172,7 @@ def test_a_reading_that_is_not_a_number(folder: Path, word: str) -> None:
     path = folder / "train" / "Inertial Signals" / "total_acc_x_train.txt"
     change(path, 2, "1.0100000e-01", word)
     with pytest.raises(BadData, match=rf"line 2 \(subject 1\): reading 1 is '{word}'"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 127])
@@ -183,20 +181,20 @@ def test_a_line_that_was_cut_off(folder: Path, kept: int) -> None:
     lines = path.read_text().splitlines()
     path.write_text(lines[0] + "\n" + " ".join(lines[1].split()[:kept]) + "\n")
     with pytest.raises(BadData, match=rf"line 2 \(subject 4\): {kept} readings; there must be 128"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 def test_lines_all_of_another_length(folder: Path) -> None:
     path = folder / "test" / "Inertial Signals" / "body_gyro_x_test.txt"
     path.write_text("1.0 2.0\n3.0 4.0\n")
     with pytest.raises(BadData, match=r"line 1 \(subject 2\): 2 readings; there must be 128"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 def test_a_file_that_is_not_text(folder: Path) -> None:
     (folder / "train" / "y_train.txt").write_bytes(b"\xff\xfe5\n")
     with pytest.raises(BadData, match=r"y_train\.txt is not a text file of numbers"):
-        har_uci.read_uci(folder)
+        har.read_uci(folder)
 
 
 Arrays = dict[str, NDArray[Any]]
@@ -224,7 +222,7 @@ def saved(folder: Path, arrays: Arrays) -> Path:
 
 
 def test_only_whole_windows_of_the_six_activities_are_cut(tmp_path: Path) -> None:
-    made = har_hapt.read_hapt(saved(tmp_path, recordings()))
+    made = har.read_hapt(saved(tmp_path, recordings()))
     assert made.meta == {"names": ["s01"], "lengths": [3], "test_names": ["s02"], "test_lengths": [5]}
     assert list(made.arrays["y"]) == [4, 4, 0]
     assert list(made.arrays["test_y"]) == [2] * 5
@@ -234,9 +232,9 @@ def test_only_whole_windows_of_the_six_activities_are_cut(tmp_path: Path) -> Non
 
 def test_windows_are_cut_out_of_the_filtered_recording_at_their_labels(tmp_path: Path) -> None:
     data = recordings()
-    made = har_hapt.read_hapt(saved(tmp_path, data))
-    first = har_hapt.filter_recording(data["acc"][:400] / 720.0, data["gyro"][:400] / 3274.0)
-    second = har_hapt.filter_recording(data["acc"][400:800] / 720.0, data["gyro"][400:800] / 3274.0)
+    made = har.read_hapt(saved(tmp_path, data))
+    first = har.filter_recording(data["acc"][:400] / 720.0, data["gyro"][:400] / 3274.0)
+    second = har.filter_recording(data["acc"][400:800] / 720.0, data["gyro"][400:800] / 3274.0)
     np.testing.assert_array_equal(made.arrays["x"][0], first[9:137].T)
     np.testing.assert_array_equal(made.arrays["x"][1], first[73:201].T)
     np.testing.assert_array_equal(made.arrays["x"][2], second[0:128].T)
@@ -245,7 +243,7 @@ def test_windows_are_cut_out_of_the_filtered_recording_at_their_labels(tmp_path:
 def test_a_phone_at_rest_has_gravity_and_no_body_acceleration() -> None:
     acc, gyro = np.tile([0.8, -0.5, 0.3], (300, 1)), np.tile([0.1, 0.0, -0.1], (300, 1))
     np.testing.assert_allclose(
-        har_hapt.filter_recording(acc, gyro), np.tile([0.8, -0.5, 0.3, 0, 0, 0, 0.1, 0, -0.1], (300, 1)), atol=1e-6
+        har.filter_recording(acc, gyro), np.tile([0.8, -0.5, 0.3, 0, 0, 0, 0.1, 0, -0.1], (300, 1)), atol=1e-6
     )
 
 
@@ -254,7 +252,7 @@ def test_steps_are_body_acceleration_and_slow_turns_are_gravity() -> None:
     steps, turn = np.sin(2 * np.pi * 2.0 * time_s), np.sin(2 * np.pi * 0.02 * time_s)
     still = np.zeros((3000, 3))
     for signal, share in ((steps, 1.0), (turn, 0.0)):
-        channels = har_hapt.filter_recording(signal * np.ones(3), still)[1000:]
+        channels = har.filter_recording(signal * np.ones(3), still)[1000:]
         assert np.ptp(channels[:, 0]) == pytest.approx(2, rel=0.05)
         assert np.ptp(channels[:, 3]) == pytest.approx(2 * share, abs=0.3)
 
@@ -262,13 +260,13 @@ def test_steps_are_body_acceleration_and_slow_turns_are_gravity() -> None:
 def test_a_single_wild_reading_is_taken_out() -> None:
     acc = np.ones((200, 3))
     acc[100] = 50
-    np.testing.assert_allclose(har_hapt.filter_recording(acc, np.zeros((200, 3)))[:, :3], 1, atol=1e-6)
+    np.testing.assert_allclose(har.filter_recording(acc, np.zeros((200, 3)))[:, :3], 1, atol=1e-6)
 
 
 def test_filters_are_causal() -> None:
     rng = np.random.default_rng(1)
     acc, gyro = rng.normal(size=(300, 3)), rng.normal(size=(300, 3))
-    whole, start = har_hapt.filter_recording(acc, gyro), har_hapt.filter_recording(acc[:200], gyro[:200])
+    whole, start = har.filter_recording(acc, gyro), har.filter_recording(acc[:200], gyro[:200])
     np.testing.assert_allclose(whole[:199], start[:199], atol=1e-6)  # the median looks one reading ahead
 
 
@@ -310,14 +308,14 @@ def test_a_fault_is_named_with_its_place(tmp_path: Path, damage: Callable[[Array
     arrays = recordings()
     damage(arrays)
     with pytest.raises(BadData, match=rf"raw\.npz.*{message}"):
-        har_hapt.read_hapt(saved(tmp_path, arrays))
+        har.read_hapt(saved(tmp_path, arrays))
 
 
 def test_an_array_that_is_missing(tmp_path: Path) -> None:
     arrays = recordings()
     del arrays["labels"]
     with pytest.raises(BadData, match=r"raw\.npz is not a \.npz file of the raw recordings.*labels"):
-        har_hapt.read_hapt(saved(tmp_path, arrays))
+        har.read_hapt(saved(tmp_path, arrays))
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", "cut"])
@@ -325,9 +323,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | str) -> None:
     path = saved(tmp_path, recordings())
     path.write_bytes(path.read_bytes()[:5000] if isinstance(content, str) else content)
     with pytest.raises(BadData, match=r"raw\.npz is not a \.npz file of the raw recordings"):
-        har_hapt.read_hapt(path)
+        har.read_hapt(path)
 
 
 def test_pickled_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"raw\.npz is not a \.npz file"):
-        har_hapt.read_hapt(saved(tmp_path, {**recordings(), "acc": np.array([[None] * 3])}))
+        har.read_hapt(saved(tmp_path, {**recordings(), "acc": np.array([[None] * 3])}))
