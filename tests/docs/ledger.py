@@ -59,10 +59,8 @@ NOT_TYPED = {
     "fedbalancer bench attacks --attack quiet-flip --attack step-replay --attackers 20 --seeds 2 --rounds 50": (
         _HOURS + "tests/paper/test_robustness.py"
     ),
-    "fedbalancer testbed --task watch --clients 8 --rounds 30 --method fedavg+1t --speed 40 --set eval_every=1"
-    " --out FOLDER": _HOURS + "tests/paper/testbed/test_bed.py",
     "fedbalancer testbed --clients 21 --scale small --method fedavg+1t,fedbalancer,canter --rounds 50 --speed 40"
-    " --set eval_every=2 --out FOLDER": _HOURS + "tests/paper/testbed/test_bed.py",
+    " --set eval_every=2 --seed 0 --out FOLDER": _HOURS + "tests/paper/testbed/test_bed.py",
     "fedbalancer benchmark run --cells har,femnist --methods oort,canter --trials 6 --tuning-seeds 2 --seeds 3": (
         _HOURS + "tests/cli/test_benchmark.py"
     ),
@@ -188,6 +186,7 @@ NOT_TYPED = {
 PATTERNS = {
     r"python benchmarks/(canter|scale)\.py .*": "hours, or a quiet machine; start: tests/paper/bench/test_scripts.py",
     r"fedbalancer flower (status|rollback|export|submit) (runs/|my_app).*": "a run: tests/flower/test_release.py",
+    r"python benchmarks/availability_bound\.py.*": "minutes to hours; start: tests/paper/bench/test_scripts.py",
     r"python benchmarks/twin\.py .*": "minutes to hours; its parts: tests/experiments/test_forecast.py",
     r"fedbalancer fleet (learn|shadow) runs/my-run.*": "the reader's run: tests/cli/test_fleet.py",
     r"fedbalancer forecast --fleet mine\.parquet .*": "the reader's fleet: tests/cli/test_fleet.py",
