@@ -19,8 +19,8 @@ from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import Message
 
 import fedbalancer.client.live
-import fedbalancer.flower.client
 import fedbalancer.flower.client_apps
+import fedbalancer.flower.introduction
 from fedbalancer.client.summary import coarse
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
@@ -146,7 +146,7 @@ def on_flower(
 
     # The clients' clock stops while they compute; the simulated devices decide how long they take.
     time = SimpleNamespace(monotonic=lambda: phone.now_s, sleep=sleep)
-    for module in (fedbalancer.client.live, fedbalancer.flower.client_apps, fedbalancer.flower.client):
+    for module in (fedbalancer.client.live, fedbalancer.flower.client_apps, fedbalancer.flower.introduction):
         monkeypatch.setattr(module, "time", time)
     app = client_app(
         net, lambda context: devices.data[context.node_config["client-id"]],
