@@ -26,12 +26,10 @@ from fedbalancer.server.expected import completion_s
 
 LEAST_SHARE = 0.1
 """Lower bound of a measured epoch relative to the last estimate; a fast transfer must not make an epoch free."""
-ROUNDING = 1e-6
-"""Epochs by which a deadline may miss a whole number: it often is exactly the time that a client needs for some epochs."""
 UNUSED_SHARE = 0.2
 """Share of the deadline that a client may leave unused if it can stop within an epoch: its last batch or upload."""
-TIMED_OUT = ("download", "forward", "train", "upload")
-"""Values of `FailedClient.why` for a passed deadline."""
+TIMED_OUT = ("download", "forward", "train", "upload", "silent")
+"""Values of `FailedClient.why` for a passed deadline. On Flower, a client that misses it is silent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +158,7 @@ def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, 
     worked_s, allowed_s = took_s - network_s, allowed_s - network_s
     epochs = min(max(allowed_s / before_s - forward, LEAST_SHARE), float(setup.epochs))
     if not setup.stops_in_epoch:
-        epochs = max(math.floor(epochs + ROUNDING), 1)
+        epochs = max(math.floor(epochs), 1)
     elif epochs < setup.epochs:
         worked_s = min(worked_s / (1 - UNUSED_SHARE), allowed_s)
     return max(worked_s / (epochs + forward), LEAST_SHARE * before_s)
