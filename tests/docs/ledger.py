@@ -132,8 +132,6 @@ NOT_TYPED = {
     "fedbalancer run har --method 'fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=7.11)]' "
     "--epsilon-budget 8": _DATA + "tests/docs/test_tutorials.py",
     "fedbalancer testbed --method fedavg+1t,fedbalancer": _HOURS + "tests/paper/testbed/test_bed.py",
-    "fedbalancer testbed --clients 21 --scale small --method fedavg+1t,fedbalancer,canter --rounds 50 --speed 40 "
-    "--set eval_every=2": "a quarter of an hour: 21 SuperNodes; tests/paper/testbed/test_bed.py",
     "fedbalancer export har --runtime litert --scale small -o har-small.tflite": (
         "needs TensorFlow and data: tests/export/test_export.py"
     ),
