@@ -1,4 +1,4 @@
-"""What the built-in tasks share to read data sets: JSON of LEAF, JSON lines, `.npz` files, and splits by user.
+"""Readers of data sets for the built-in tasks: JSON of LEAF, JSON lines, `.npz` files, and splits by user.
 
 The readers check every value and execute nothing in the files.
 

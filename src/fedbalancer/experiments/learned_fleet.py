@@ -386,7 +386,7 @@ def _notes(record: Recording, table: pl.DataFrame, answers: pl.DataFrame) -> lis
         )
         network = "what the server expected" if expected else "the median of the others"
         notes.append(f"{greeted} of {table.height} clients never completed a round; their speed is that of their "
-                     f"greeting, and their network {network}")  # fmt: skip
+                     f"greeting, and their network is {network}")  # fmt: skip
     if few:
         notes.append(f"{few} of {table.height} clients completed fewer than {FEW_ROUNDS} rounds")
     missing = record.clients.filter(pl.col("outcome").is_in(ABSENT)).height

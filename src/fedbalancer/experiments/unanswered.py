@@ -1,4 +1,4 @@
-"""What orders without an answer say about a device: it may be slower than its answers show, and not offline.
+"""Reads from orders without an answer whether a device is slower than its answers show, or offline.
 
 A deadline hides slow rounds. A device that answers only when its network is fast looks faster than it is, and an order
 that it missed for lack of time looks like a phone that was switched off.
