@@ -184,6 +184,8 @@ class ClientRound:
         self.continued = self._continued()
         self._expected_batch_s, self._forward_epochs = batch_s, forward_epochs
         self._had_forward_pass = False
+        self.problem = ""
+        """Why the forward pass has no losses, if it diverged."""
         self._forward_losses: FloatArray | None = None
         known = None if policies.forward_pass == "every" else memory.losses
         self._indices = None if policies.forward_pass_every_round else self._select(known)
@@ -218,6 +220,14 @@ class ClientRound:
         self._indices = self._select(losses)
         if self._indices is None:
             raise BadSetting(f"{type(self.policies.samples).__name__} selects no samples although all losses are known")
+
+    def fail_forward_pass(self, problem: str) -> None:
+        """Note a forward pass that diverged. Its time counts, and the client reports the problem without training.
+
+        Args:
+            problem: What is not finite.
+        """
+        self._had_forward_pass, self.problem = True, problem
 
     def limit_samples(self, count: int) -> None:
         """Keep the first selected samples only, for a replay of a round that selected this many.
@@ -366,6 +376,10 @@ class ClientRound:
             return kept
         self.memory = self.memory if kept is None else replace(self.memory, state=without_training(self.memory.state))
         return None
+
+    def forget_training(self) -> None:
+        """Forget an interrupted training, because it diverged."""
+        self.memory = replace(self.memory, state=without_training(self.memory.state))
 
     def note_batch_s(self, batch_s: float) -> None:
         """Remember how long a batch took in this round."""

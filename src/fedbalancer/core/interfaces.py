@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fedbalancer.core.types import (
     ClientWork,
+    DivergedTraining,
     Evaluation,
     FloatArray,
     IndexArray,
@@ -59,7 +60,10 @@ class Trainer(Protocol):
 
 
 class Executor(Protocol):
-    """Distributes a trainer's work over processes. Results have the order of the work."""
+    """Distributes a trainer's work over processes. Results have the order of the work.
+
+    A client whose training or forward pass diverges gets a `DivergedTraining` instead of a result.
+    """
 
     @property
     def layout(self) -> Layout:
@@ -68,13 +72,13 @@ class Executor(Protocol):
     def initial_weights(self, seed: int) -> Weights:
         """Return the weights before the first round."""
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> Sequence[TrainResult | DivergedTraining]:
         """Train clients."""
 
-    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult | DivergedTraining]:
         """Train clients and yield each result as soon as all earlier ones were yielded; few are in memory at once."""
 
-    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
+    def losses(self, weights: Weights, clients: Sequence[str]) -> Sequence[FloatArray | DivergedTraining]:
         """Return the loss of every sample of these clients."""
 
     def evaluate(self, weights: Weights) -> Evaluation:

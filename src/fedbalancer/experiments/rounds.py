@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -16,7 +17,7 @@ from fedbalancer.client.training import start_model
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.metrics import ACCURACY, Metric
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.types import Evaluation, Order, RoundResult, ServerState, Weights
+from fedbalancer.core.types import DivergedTraining, Evaluation, Order, RoundResult, ServerState, Weights
 from fedbalancer.core.types.round import total
 from fedbalancer.experiments.progress import Progress
 from fedbalancer.experiments.simulation import Simulation, first_order
@@ -30,6 +31,8 @@ from fedbalancer.store.tracking import Sink
 if TYPE_CHECKING:
     import polars as pl
 
+
+_log = logging.getLogger("fedbalancer")
 
 Recorder: TypeAlias = RunFolder | MemoryRecorder
 Stopped: TypeAlias = Callable[[], bool | str]
@@ -356,7 +359,8 @@ def _draw_clients(clients: tuple[str, ...], most: int, seed: int) -> list[str]:
 def personal_model(engine: SimulatedEngine, weights: Weights, client: str, order: Order) -> Weights:
     """Return the model that a client uses: its part of the global model, with its own layers, after fine-tuning.
 
-    Fine-tuning is plain training of the whole model on all of the client's samples. It changes no client's state.
+    Fine-tuning is plain training of the whole model on all of the client's samples. It changes no client's state. A
+    client whose fine-tuning diverges uses the model without it.
 
     Args:
         engine: The engine, which has the clients' states.
@@ -371,7 +375,11 @@ def personal_model(engine: SimulatedEngine, weights: Weights, client: str, order
         return model
     tuned = ClientRound(ClientPolicies(), order, client, int(engine.ledger.size[row]), ClientMemory())
     work = tuned.work(tuned.per_epoch * policies.train.tuning_epochs)
-    return model + engine.executor.train(model, [work])[0].update
+    (trained,) = engine.executor.train(model, [work])
+    if isinstance(trained, DivergedTraining):
+        _log.warning("fine-tuning of client %r is left out of its evaluation: %s", client, trained.problem)
+        return model
+    return model + trained.update
 
 
 def evaluate_clients(

@@ -22,6 +22,7 @@ from fedbalancer.core.types import (
     IndexArray,
     Ledger,
     Order,
+    RoundPlan,
     RoundResult,
     ServerState,
     Setup,
@@ -44,7 +45,7 @@ class Suspensions:
     Args:
         offences: Consecutive offences of each client.
         until: Last round of each client's suspension.
-        fruitless_rounds: Consecutive rounds without a single valid report.
+        fruitless_rounds: Rounds with invalid reports since the last valid report.
         silent: Clients whose last offence was not to answer.
     """
 
@@ -65,9 +66,8 @@ class Suspensions:
         good = {report.client for report in result.reports}
         suspensions = self._forgive(good)._suspend(offenders, result.plan.order.round)
         silent = tuple(client for client in suspensions.silent if client not in offenders)
-        return replace(
-            suspensions, fruitless_rounds=self.fruitless_rounds + 1 if offenders and not good else 0, silent=silent
-        )
+        fruitless_rounds = 0 if good else self.fruitless_rounds + (1 if offenders else 0)
+        return replace(suspensions, fruitless_rounds=fruitless_rounds, silent=silent)
 
     def suspend_silent(self, clients: Iterable[str], round_number: int) -> Suspensions:
         """Return the suspensions with these clients added, because they did not answer an order.
@@ -145,9 +145,14 @@ MOST_WEIGHT = 5.0
 ROUNDING = 1e-6
 """Relative tolerance; also for first losses, which are stored in four bytes."""
 LOST_ROUNDS = 3
-"""Consecutive rounds without finite numbers after which training has diverged."""
+"""Rounds with invalid reports only after which training has diverged, if a client sent values beyond all bounds."""
 NOT_FINITE = "an update with a value that is not a finite number"
-_IS_NOT_FINITE = re.compile(rf"{NOT_FINITE}|.*\b(nan|inf), which must be a finite number")
+TRAINING_DIVERGED = "training diverged: "
+"""Start of the problem of a client that found a value which is not finite in its own training."""
+_HAS_DIVERGED = re.compile(
+    rf"{NOT_FINITE}|{TRAINING_DIVERGED}.*|a change of .* in one parameter.*|.*\b(nan|inf), which must be a finite.*",
+    re.DOTALL,
+)
 
 CohortFaults = Callable[[Sequence[ClientReport]], Mapping[str, str]]
 """Compares the reports of a round with each other. Returns faults by client."""
@@ -216,7 +221,7 @@ def drop_invalid_reports(
         The result, with weights limited to `setup.most_weight` times the median.
 
     Raises:
-        TrainingDiverged: No client has sent finite numbers for `LOST_ROUNDS` rounds.
+        TrainingDiverged: Training diverged for all clients in several consecutive rounds (see `rounds_to_lose`).
     """
     requested = {*result.plan.cohort, *(report.client for report in result.reports if report.staleness)}
     reports: dict[str, ClientReport] = {}
@@ -233,7 +238,8 @@ def drop_invalid_reports(
         problems |= {client: faults[client] for client in reports if client in faults}
         reports = {client: report for client, report in reports.items() if client not in faults}
     rejected = {missing.client: missing.problem for missing in result.missing if missing.why == INVALID}
-    _check_diverged(rejected | problems, reports, state)
+    if not reports:
+        _check_diverged(rejected | problems, state, rounds_to_lose(result.plan, setup))
     if problems or len(reports) != len(result.reports):
         result = _reject(result, reports, problems)
     return result if setup.most_weight is None else _cap_weights(result, setup.most_weight)
@@ -269,13 +275,36 @@ def _find_problem(report: ClientReport, state: ServerState, setup: Setup, order:
     return find_fault(report, state.weights, size, known, setup.loss_noise, arrays=setup.report_arrays)
 
 
-def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:
-    """Raise if no client sent finite numbers for `LOST_ROUNDS` rounds. `problems` includes what an engine rejected."""
+def rounds_to_lose(plan: RoundPlan, setup: Setup) -> int:
+    """Return how many rounds without a valid report end a run whose training diverges.
+
+    This is `LOST_ROUNDS`. A round of an asynchronous method may have a single report; such a run ends after about as
+    many reports as `LOST_ROUNDS` rounds of all clients have.
+
+    Args:
+        plan: The last round.
+        setup: Constants of the run.
+    """
+    if plan.late != "counts":
+        return LOST_ROUNDS
+    return LOST_ROUNDS * max(math.ceil(setup.clients_per_round / max(plan.quorum, 1)), 1)
+
+
+def _check_diverged(problems: Mapping[str, str], state: ServerState, rounds: int) -> None:
+    """Raise if training diverged in a round without a valid report, and the last `rounds` rounds had none either.
+
+    `problems` includes what an engine rejected.
+    """
     suspensions: Suspensions = state.suspensions or Suspensions()
-    hopeless = not reports and all(map(_IS_NOT_FINITE.fullmatch, problems.values()))
-    if problems and hopeless and suspensions.fruitless_rounds + 1 >= LOST_ROUNDS:
-        client, problem = next(iter(problems.items()))
-        raise TrainingDiverged(f"client {client!r} in round {state.round + 1} sent {problem}, and so did all others")
+    diverged = [client for client, problem in problems.items() if _HAS_DIVERGED.fullmatch(problem)]
+    count = suspensions.fruitless_rounds + 1
+    if diverged and count >= rounds:
+        problem = problems[diverged[0]]
+        advice = "" if "learning rate" in problem else "; try a smaller learning_rate"
+        raise TrainingDiverged(
+            f"no client sent a valid report in {count} rounds; round {state.round + 1}, client {diverged[0]!r}: "
+            f"{problem}{advice}"
+        )
 
 
 def _reject(result: RoundResult, reports: Mapping[str, ClientReport], problems: Mapping[str, str]) -> RoundResult:
@@ -295,12 +324,14 @@ def _reject(result: RoundResult, reports: Mapping[str, ClientReport], problems: 
 def find_update_fault(report: ClientReport, weights: Weights) -> str | None:
     """Return what is wrong with the update or the weight of a report, or None.
 
-    An update that was added to a sum was checked before.
+    An update that was added to a sum was checked before. A report of a diverged training names its own problem.
 
     Args:
         report: The report.
         weights: The current global model.
     """
+    if report.problem:
+        return report.problem
     if report.update is not FOLDED and (problem := _array_fault(report.update, weights)):
         return problem
     if not (math.isfinite(report.weight) and report.weight > 0):

@@ -72,6 +72,7 @@ class Attempts:
         is_in_time: Whether the report arrives in time.
         failed_phase: Phase in which the deadline passes; "" for clients that are in time.
         start_s: Seconds from the start of the round until each client starts.
+        only_problem: Whether each client trains nothing, because its forward pass diverged, and reports only that.
     """
 
     clients: tuple[str, ...]
@@ -84,6 +85,7 @@ class Attempts:
     is_in_time: NDArray[np.bool_]
     failed_phase: NDArray[np.str_]
     start_s: FloatArray
+    only_problem: NDArray[np.bool_]
 
     @property
     def arrives_s(self) -> FloatArray:
@@ -93,7 +95,7 @@ class Attempts:
     @property
     def will_report(self) -> NDArray[np.bool_]:
         """Whether each client finishes its report at all, in time or late."""
-        return (self.batches > 0) & np.isfinite(self.elapsed_s)
+        return ((self.batches > 0) | self.only_problem) & np.isfinite(self.elapsed_s)
 
     def timings(self) -> list[Timings]:
         """Return the seconds that each client spends in each phase."""
@@ -170,11 +172,15 @@ def simulate_attempts(
     trained_s = before_s + batches * draws.batch_s
     elapsed_s = clock.elapsed_s(clients, trained_s + draws.upload_s)
     forecasts = np.array([client_round.forecasts for client_round in rounds], dtype=bool)
-    is_in_time = (in_time > 0) & np.isfinite(elapsed_s) & (~forecasts | (elapsed_s <= order.deadline_s))
+    only_problem = np.array([client_round.problem != "" for client_round in rounds], dtype=bool)
+    finishes = ((in_time > 0) | only_problem) & np.isfinite(elapsed_s)
+    is_in_time = finishes & (~(forecasts | only_problem) | (elapsed_s <= order.deadline_s))
     ends_s = (draws.download_s, before_s, trained_s)
     phase = _failed_phases(clients, is_in_time, elapsed_s, ends_s, order.deadline_s, clock)
     starts_s = np.full(len(rounds), start_s)
-    return Attempts(clients, draws, forward_s, batches, per_epoch, started, elapsed_s, is_in_time, phase, starts_s)
+    return Attempts(
+        clients, draws, forward_s, batches, per_epoch, started, elapsed_s, is_in_time, phase, starts_s, only_problem
+    )
 
 
 def _choose_batches(

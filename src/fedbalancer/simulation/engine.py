@@ -7,11 +7,11 @@ reports count. That training is pure work, which an executor may distribute; res
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.client.round import MODEL, ClientMemory, ClientRound, decode_summaries, decode_update
 from fedbalancer.client.training import check_order_arrays, start_model
 from fedbalancer.core.cost import LatencyScale
-from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
@@ -30,6 +29,7 @@ from fedbalancer.core.types import (
     UNDER_WAY,
     ClientReport,
     ClientWork,
+    DivergedTraining,
     Evaluation,
     FailedClient,
     FloatArray,
@@ -46,7 +46,7 @@ from fedbalancer.core.types import (
     Weights,
 )
 from fedbalancer.privacy.accounting import RELEASES, Spending
-from fedbalancer.server.report_check import INVALID, find_update_fault
+from fedbalancer.server.report_check import INVALID
 from fedbalancer.simulation.attacks import Attackers
 from fedbalancer.simulation.attempts import (
     Attempts,
@@ -57,6 +57,8 @@ from fedbalancer.simulation.attempts import (
     simulate_attempts,
 )
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, are_available, draw_devices
+from fedbalancer.simulation.divergence import diverged_report
+from fedbalancer.simulation.folding import Folding
 from fedbalancer.simulation.interruptions import (
     interrupt,
     interrupted_batches,
@@ -65,6 +67,8 @@ from fedbalancer.simulation.interruptions import (
 )
 from fedbalancer.simulation.local_costs import LocalCosts
 from fedbalancer.simulation.state import ClassCounts, Memories, PendingReport, PendingReports, SeenLosses, seen_losses
+
+by_client = attrgetter("client")
 
 SENT_NOTHING = ("download", "forward", "train", "unavailable", UNDER_WAY)
 """Phases in which a failed client has not sent anything yet.
@@ -166,7 +170,7 @@ class SimulatedEngine:
         if plan.concurrency:
             started += self._refill(plan, started[0].attempts, weights, clock_s)
             plan = plan.start_from_reserve([client for group in started[1:] for client in group.attempts.clients])
-        rounds = sorted((each for group in started for each in group.rounds), key=lambda each: each.client)
+        rounds = sorted((each for group in started for each in group.rounds), key=by_client)
         attempts = join_attempts([group.attempts for group in started]) if len(started) > 1 else started[0].attempts
         rows, start_s = self.ledger.rows(plan.cohort), clock_s + self.window_s
         accepted, stale, seconds = self._close(plan, attempts, start_s)
@@ -178,21 +182,22 @@ class SimulatedEngine:
         timings = attempts.timings()
         late = attempts.will_report & ~accepted & late_counts
         places = np.flatnonzero(accepted | late).tolist()
-        works = [rounds[p].work(int(attempts.batches[p])) for p in places]
+        works = {p: rounds[p].work(int(attempts.batches[p])) for p in places if not rounds[p].problem}
         make = partial(self._report, rounds, attempts, timings)
-        folding = self._start_fold(fold, weights, works)
+        folding = self._start_fold(fold, weights, list(works.values()))
         trained, reports = [], {}
-        for place, each in zip(places, self._train(order, weights, works, folding is not None), strict=True):
+        for place, each in self._train_places(rounds, places, works, weights, folding is not None):
+            if isinstance(each, DivergedTraining):
+                reports[place] = self._diverged(rounds[place], each, timings[place], int(rows[place]))
+                continue
             report, memory = make(place, each)
             self.memory.put(int(rows[place]), memory)
             if self.classes is not None:
                 self.classes.note(report.client, each.seen)
             reports[place] = report if folding is None else folding.add(report)
             trained.append(each if folding is None else replace(each, update=FOLDED))
-        self._interrupt(rounds, attempts, accepted, seconds, order, weights, start_s)
-        if self.attackers is not None:
-            sent = self.attackers.falsify([reports[place] for place in places], order, weights)
-            reports = dict(zip(places, sent, strict=True))
+        self._interrupt(rounds, attempts, accepted, seconds, weights, start_s)
+        reports |= self._falsified({place: each for place, each in reports.items() if not each.problem}, order, weights)
         # A run that only simulates the clock has no losses.
         self.seen_losses = seen_losses(trained) if self.saves_losses and len(weights) else None
         pending = [
@@ -200,12 +205,13 @@ class SimulatedEngine:
         ]
         self.pending = self.pending.remove(stale).add(pending)
         received = [each.join_round(order.round) for each in stale] + [reports[p] for p in places if accepted[p]]
-        arrived, unreadable = self._split_unreadable(received)
-        read = decode_summaries(sorted(arrived, key=lambda report: report.client), self.policies, order, self._size_of)
+        arrived, unreadable = self._split_unreadable([each for each in received if not each.problem])
+        read = decode_summaries(sorted(arrived, key=by_client), self.policies, order, self._size_of)
+        read = tuple(sorted([*read, *(each for each in received if each.problem)], key=by_client))
         failed = self._failed_clients(plan, rounds, attempts, timings, accepted, late, unreadable)
         uploaded = [rounds[p] for p in np.flatnonzero(attempts.is_in_time).tolist()] if not late_counts else received
         down_bytes, up_bytes = self._count_bytes(rounds, uploaded)
-        again = partial(self._report_again, order, weights, make, dict(zip(places, works, strict=True)))
+        again = partial(self._report_again, weights, make, works)
         folded = None if folding is None else FoldedUpdates(folding.fold, folding.weights, again)
         result = RoundResult(
             plan, read, failed, seconds, self.window_s, down_bytes, up_bytes, self.pending.clients, folded=folded
@@ -289,7 +295,7 @@ class SimulatedEngine:
             return FailedClient(client, str(attempts.failed_phase[place]) or "late", timings[place], samples)
 
         without_report = map(failed, np.flatnonzero(~accepted).tolist())
-        return tuple(sorted([*without_report, *unreadable], key=lambda each: each.client))
+        return tuple(sorted([*without_report, *unreadable], key=by_client))
 
     def evaluate(self, weights: Weights) -> Evaluation:
         """Evaluate a model on the test data."""
@@ -355,10 +361,11 @@ class SimulatedEngine:
         ]
         if not chosen:
             return
-        with _errors_name_round(order):
-            losses = self._losses(weights, chosen)
-        for client_round, client_losses in zip(chosen, losses, strict=True):
-            client_round.add_forward_pass(client_losses)
+        for client_round, losses in zip(chosen, self._losses(weights, chosen), strict=True):
+            if isinstance(losses, DivergedTraining):
+                client_round.fail_forward_pass(losses.problem)
+            else:
+                client_round.add_forward_pass(losses)
 
     def _count_bytes(
         self, rounds: list[ClientRound], uploaded: Sequence[ClientRound | ClientReport]
@@ -371,7 +378,7 @@ class SimulatedEngine:
         down_bytes = sum(self.costs.download_bytes(mask) for mask in masks[: len(rounds)])
         return down_bytes, sum(self.costs.upload_bytes(mask) for mask in masks[len(rounds) :])
 
-    def _losses(self, weights: Weights, rounds: list[ClientRound]) -> list[FloatArray]:
+    def _losses(self, weights: Weights, rounds: list[ClientRound]) -> Sequence[FloatArray | DivergedTraining]:
         """Return the losses of the model that each client starts from."""
         clients = [client_round.client for client_round in rounds]
         if all(client_round.part is None for client_round in rounds):
@@ -389,26 +396,34 @@ class SimulatedEngine:
         return Folding(made, weights) if (made := fold()) is not None else None
 
     def _report_again(
-        self, order: Order, weights: Weights, make: Callable[[int, TrainResult], tuple[ClientReport, ClientMemory]],
+        self, weights: Weights, make: Callable[[int, TrainResult], tuple[ClientReport, ClientMemory]],
         works: Mapping[int, ClientWork], clients: Collection[str],
     ) -> Iterator[ClientReport]:  # fmt: skip
         """Train some of a round's clients again, which gives the same updates."""
         chosen = {place: work for place, work in works.items() if work.client in clients}
-        for place, each in zip(chosen, self._train(order, weights, list(chosen.values()), True), strict=True):
+        for place, each in zip(chosen, self._train(weights, list(chosen.values()), True), strict=True):
+            assert isinstance(each, TrainResult), f"client {each.client!r} diverged only the second time"
             yield make(place, each)[0]
 
+    def _train_places(
+        self, rounds: list[ClientRound], places: list[int], works: Mapping[int, ClientWork], weights: Weights,
+        one_by_one: bool,
+    ) -> Iterator[tuple[int, TrainResult | DivergedTraining]]:  # fmt: skip
+        """Yield the result of every place, in their order; a client whose forward pass diverged trains nothing."""
+        results = iter(self._train(weights, list(works.values()), one_by_one))
+        for place in places:
+            each = rounds[place]
+            yield place, DivergedTraining(each.client, each.problem) if each.problem else next(results)
+
     def _train(
-        self, order: Order, weights: Weights, works: list[ClientWork], one_by_one: bool
-    ) -> Iterator[TrainResult]:
+        self, weights: Weights, works: list[ClientWork], one_by_one: bool
+    ) -> Iterable[TrainResult | DivergedTraining]:
         train: Any = self.executor.train_each if one_by_one else self.executor.train
-        with _errors_name_round(order):
-            if any(MODEL in work.state for work in works):
-                yield from train_from_own_models(train, weights, works)
-            else:
-                yield from train(weights, works)
+        own = any(MODEL in work.state for work in works)
+        return train_from_own_models(train, weights, works) if own else train(weights, works)
 
     def _interrupt(
-        self, rounds: list[ClientRound], attempts: Attempts, accepted: NDArray[np.bool_], seconds: float, order: Order,
+        self, rounds: list[ClientRound], attempts: Attempts, accepted: NDArray[np.bool_], seconds: float,
         weights: Weights, start_s: float,
     ) -> None:  # fmt: skip
         """Train what the clients without a report had time for, and let them remember it if they do."""
@@ -416,9 +431,21 @@ class SimulatedEngine:
             return
         done = interrupted_batches(rounds, attempts, accepted, seconds, RoundClock(self.availability, start_s))
         works = [rounds[place].work(batches) for place, batches in done.items()]
-        for (place, batches), trained in zip(done.items(), self._train(order, weights, works, False), strict=True):
+        for (place, batches), trained in zip(done.items(), self._train(weights, works, False), strict=True):
             client_round = interrupt(rounds[place], batches, trained, weights)
             self.memory.put(self.ledger.position[client_round.client], client_round.memory)
+
+    def _diverged(self, client_round: ClientRound, each: DivergedTraining, timings: Timings, row: int) -> ClientReport:
+        """Return the report of a client whose training diverged. The client remembers no training."""
+        client_round.forget_training()
+        self.memory.put(row, client_round.memory)
+        return diverged_report(each, timings, _mask_of(client_round))
+
+    def _falsified(self, reports: dict[int, ClientReport], order: Order, weights: Weights) -> dict[int, ClientReport]:
+        """Return the reports as the attackers change them."""
+        if self.attackers is None:
+            return reports
+        return dict(zip(reports, self.attackers.falsify(list(reports.values()), order, weights), strict=True))
 
     def _split_unreadable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[FailedClient]]:
         """Separate reports whose release an attacker made unreadable; one would spoil the whole cohort's decoding."""
@@ -448,7 +475,7 @@ class SimulatedEngine:
         epochs = client_round.reported_epochs(int(attempts.batches[place]))
         seen = len(trained.seen) if client_round.continued is None else len(client_round.indices)
         weight = 1.0 if released.summary.withholds_counts else float(seen)
-        part, batch_share = None if client_round.part is None else client_round.part.mask, 1.0
+        part, batch_share = _mask_of(client_round), 1.0
         if client_round.part is not None and self.policies.part.follows_shares:
             batch_share = client_round.part.batch_share
         report = ClientReport(
@@ -465,33 +492,5 @@ class StartedClients(NamedTuple):
     attempts: Attempts
 
 
-class Folding:
-    """Adds the updates of valid reports to a fold, and removes them from the reports.
-
-    Args:
-        fold: The fold.
-        weights: The global model.
-    """
-
-    def __init__(self, fold: UpdateFold, weights: Weights) -> None:
-        self.fold = fold
-        self.weights: dict[str, float] = {}
-        """The weight of each folded report."""
-        self._model = weights
-
-    def add(self, report: ClientReport) -> ClientReport:
-        """Add a report and return it without its update; an invalid one stays as it is and will be rejected."""
-        if find_update_fault(report, self._model) is not None:
-            return report
-        self.fold.add(report)
-        self.weights[report.client] = report.weight
-        return replace(report, update=FOLDED)
-
-
-@contextmanager
-def _errors_name_round(order: Order) -> Iterator[None]:
-    """A context in which the error of a diverged training names its round."""
-    try:
-        yield
-    except TrainingDiverged as error:
-        raise TrainingDiverged(f"round {order.round}, {error}") from error
+def _mask_of(client_round: ClientRound) -> NDArray[np.bool_] | None:
+    return None if client_round.part is None else client_round.part.mask

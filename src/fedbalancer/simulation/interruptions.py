@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.round import ClientRound, InterruptedTraining, without_training
-from fedbalancer.core.types import ClientWork, TrainResult, Weights
+from fedbalancer.core.types import ClientWork, DivergedTraining, TrainResult, Weights
 from fedbalancer.simulation.attempts import Attempts, RoundClock
 from fedbalancer.simulation.devices import DeviceDraws
 
-Train = Callable[[Weights, list[ClientWork]], Iterable[TrainResult]]
+Train = Callable[[Weights, list[ClientWork]], Iterable[TrainResult | DivergedTraining]]
 
 
 def without_downloads(rounds: Sequence[ClientRound], draws: DeviceDraws) -> DeviceDraws:
@@ -23,7 +23,9 @@ def without_downloads(rounds: Sequence[ClientRound], draws: DeviceDraws) -> Devi
     return replace(draws, download_s=np.where(continues, 0.0, draws.download_s)) if continues.any() else draws
 
 
-def train_from_own_models(train: Train, weights: Weights, works: list[ClientWork]) -> Iterator[TrainResult]:
+def train_from_own_models(
+    train: Train, weights: Weights, works: list[ClientWork]
+) -> Iterator[TrainResult | DivergedTraining]:
     """Train clients of which some continue an interrupted training, from their own model.
 
     Args:
@@ -42,7 +44,9 @@ def train_from_own_models(train: Train, weights: Weights, works: list[ClientWork
             yield next(fresh)
         else:
             (result,) = train(continued.model, [replace(work, state=without_training(work.state))])
-            yield replace(result, update=result.update + (continued.model - weights))
+            if isinstance(result, TrainResult):
+                result = replace(result, update=result.update + (continued.model - weights))
+            yield result
 
 
 def interrupted_batches(
@@ -70,8 +74,10 @@ def interrupted_batches(
     return done
 
 
-def interrupt(client_round: ClientRound, batches: int, trained: TrainResult, weights: Weights) -> ClientRound:
-    """Let a client remember its training.
+def interrupt(
+    client_round: ClientRound, batches: int, trained: TrainResult | DivergedTraining, weights: Weights
+) -> ClientRound:
+    """Let a client remember its training; one that diverged is forgotten.
 
     Args:
         client_round: Its round.
@@ -79,6 +85,9 @@ def interrupt(client_round: ClientRound, batches: int, trained: TrainResult, wei
         trained: The result of these batches.
         weights: The global model, to which the update is relative.
     """
+    if isinstance(trained, DivergedTraining):
+        client_round.forget_training()
+        return client_round
     before, left = client_round.continued, client_round.all_batches - batches
     received = client_round.order.round if before is None else before.round
     kept = InterruptedTraining(weights + trained.update, received, left)

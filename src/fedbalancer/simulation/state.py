@@ -17,11 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.round import ClientMemory
 from fedbalancer.core.types import Arrays, ClientReport, IndexArray, Ledger, Summary, Timings, TrainResult, Weights
+from fedbalancer.simulation.divergence import reports_to_arrays, restore_reports
 
 _NOT_SAVED = ("released", "read_by_server", "estimated")
 _SUMMARY_NUMBERS = tuple(each.name for each in fields(Summary) if each.name not in _NOT_SAVED)
 HELD, TRAINED = "classes.held", "classes.trained"
 _STATE, _STATE_ROW, _PENDING, _SENT = "state.", "state_row.", "pending_", "arrays."
+_DIVERGED = "diverged."
 
 SeenLosses: TypeAlias = tuple[float, float, float]
 """The 10%, 50% and 90% quantiles of the losses of all samples, each the first time it is seen in a round."""
@@ -186,13 +188,31 @@ class PendingReports(tuple[PendingReport, ...]):
 
     def to_arrays(self, ledger: Ledger) -> dict[str, Any]:
         """Return arrays with one row per report; an empty dictionary if there is none."""
+        sound = PendingReports(each for each in self if not each.report.problem)
+        diverged = PendingReports(each for each in self if each.report.problem)
+        return sound._sound_to_arrays(ledger) | diverged._diverged_to_arrays(ledger)
+
+    def _diverged_to_arrays(self, ledger: Ledger) -> dict[str, Any]:
+        """Return the arrays of reports of diverged trainings, which have no update."""
+        if not self:
+            return {}
+        arrays = self._times_to_arrays(ledger) | reports_to_arrays([each.report for each in self])
+        return {f"{_DIVERGED}{name}": array for name, array in arrays.items()}
+
+    def _times_to_arrays(self, ledger: Ledger) -> dict[str, Any]:
+        return {
+            "row": ledger.rows(self.clients),
+            "round": np.array([each.round for each in self], dtype=np.int64),
+            "arrives_s": np.array([each.arrives_s for each in self]),
+        }
+
+    def _sound_to_arrays(self, ledger: Ledger) -> dict[str, Any]:
+        """Return the arrays of reports with an update."""
         if not self:
             return {}
         reports = [each.report for each in self]
         return {
-            "pending_row": ledger.rows(self.clients),
-            "pending_round": np.array([each.round for each in self], dtype=np.int64),
-            "pending_arrives_s": np.array([each.arrives_s for each in self]),
+            **{f"{_PENDING}{name}": array for name, array in self._times_to_arrays(ledger).items()},
             "pending_update": np.stack([report.update for report in reports]),
             "pending_amount": np.array([(report.weight, report.epochs) for report in reports]),
             "pending_summary": np.array([[getattr(r.summary, name) for name in _SUMMARY_NUMBERS] for r in reports]),
@@ -204,13 +224,13 @@ class PendingReports(tuple[PendingReport, ...]):
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], ledger: Ledger) -> PendingReports:
         """Restore what `to_arrays` returned."""
-        if "pending_row" not in arrays:
-            return cls()
         columns = {name.removeprefix(_PENDING): arrays[name] for name in arrays if name.startswith(_PENDING)}
-        return cls(
+        rows = columns["row"].tolist() if columns else []
+        sound = [
             _restore_report(ledger.clients[row], {name: values[place] for name, values in columns.items()})
-            for place, row in enumerate(columns["row"].tolist())
-        )
+            for place, row in enumerate(rows)
+        ]
+        return cls().add([*sound, *_restore_diverged(arrays, ledger)])
 
 
 def _pending_arrays(reports: list[ClientReport]) -> dict[str, Any]:
@@ -223,6 +243,15 @@ def _pending_arrays(reports: list[ClientReport]) -> dict[str, Any]:
             f"{_PENDING}batch_share": np.array([r.batch_share for r in reports]),
         }
     return saved
+
+
+def _restore_diverged(arrays: Mapping[str, Any], ledger: Ledger) -> list[PendingReport]:
+    columns = {name.removeprefix(_DIVERGED): arrays[name] for name in arrays if name.startswith(_DIVERGED)}
+    if not columns:
+        return []
+    reports = restore_reports([ledger.clients[row] for row in columns["row"].tolist()], columns)
+    times = zip(columns["round"].tolist(), columns["arrives_s"].tolist(), strict=True)
+    return [PendingReport(report, *when) for report, when in zip(reports, times, strict=True)]
 
 
 def _restore_report(client: str, saved: Mapping[str, Any]) -> PendingReport:

@@ -236,6 +236,7 @@ class ClientReport:
         arrays: Named arrays for the aggregator, as the method's `LocalTraining` declares them.
         part: Which parameters the client trained. None: all.
         batch_share: Seconds of a batch as a share of the whole model's, if the part differs from round to round.
+        problem: Why the report has no update, if the client's training diverged. Such a report is invalid.
     """
 
     client: str
@@ -249,6 +250,7 @@ class ClientReport:
     arrays: Arrays = field(default_factory=dict)
     part: NDArray[np.bool_] | None = None
     batch_share: float = 1.0
+    problem: str = ""
 
 
 @dataclass(frozen=True)

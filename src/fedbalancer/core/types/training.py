@@ -167,3 +167,16 @@ class TrainResult:
     steps: IndexArray | None = None
     state: Arrays = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DivergedTraining:
+    """A training or a forward pass without a result, because a loss or the update is not finite.
+
+    Args:
+        client: Client id.
+        problem: The value that is not finite, and what to change.
+    """
+
+    client: str
+    problem: str

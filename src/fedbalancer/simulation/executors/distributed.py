@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import cloudpickle
 
-from fedbalancer.core.errors import FedBalancerError
+from fedbalancer.core.errors import FedBalancerError, TrainingDiverged
 from fedbalancer.core.interfaces import Trainer
 from fedbalancer.core.processes import DIED, TRIES, one_thread_here
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
+from fedbalancer.core.types import ClientWork, DivergedTraining, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 CHUNK_BYTES = 128 * 1024**2
 """Maximum bytes of updates in one chunk, which a worker holds until it answers."""
@@ -97,8 +97,10 @@ class Worker:
 
 
 def _process(trainer: Any, verb: str, items: Sequence[Any], weights: Weights | None) -> Iterator[Any]:
-    if verb in ("train", "losses", "evaluate_client"):
-        yield from (getattr(trainer, verb)(weights, item) for item in items)
+    if verb in ("train", "losses"):
+        yield from (or_diverged(getattr(trainer, verb), weights, item) for item in items)
+    elif verb == "evaluate_client":
+        yield from (trainer.evaluate_client(weights, item) for item in items)
     elif verb == "evaluate_pieces":
         yield from trainer.evaluate_pieces(weights, items)
     elif verb == "pieces":
@@ -107,6 +109,27 @@ def _process(trainer: Any, verb: str, items: Sequence[Any], weights: Weights | N
         yield trainer.evaluate(weights)
     else:  # initial_weights, combine
         yield from (getattr(trainer, verb)(item) for item in items)
+
+
+Item = TypeVar("Item", ClientWork, str)
+Result = TypeVar("Result")
+
+
+def or_diverged(
+    compute: Callable[[Any, Item], Result], weights: Weights | None, item: Item
+) -> Result | DivergedTraining:
+    """Return a client's result. If its training diverged, return why: this costs its report, not the run.
+
+    Args:
+        compute: Trains the client or computes its losses.
+        weights: The model.
+        item: The client's work or its id.
+    """
+    try:
+        return compute(weights, item)
+    except TrainingDiverged as error:
+        client = item if isinstance(item, str) else item.client
+        return DivergedTraining(client, str(error).removeprefix(f"client {client!r}: "))
 
 
 def make_portable(error: Exception) -> Exception:
@@ -245,11 +268,11 @@ class DistributedExecutor(ABC):
         weights: Weights = self._call("initial_weights", None, seed)
         return weights
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult | DivergedTraining]:
         """Train every client from these weights."""
         return self._map("train", weights, works, [training_cost(work) for work in works])
 
-    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult | DivergedTraining]:
         """Train the clients in their order; at most `AHEAD` results per worker wait for an earlier one."""
         self._start_absent()
         results: dict[int, Any] = {}
@@ -268,7 +291,7 @@ class DistributedExecutor(ABC):
                     raise errors[position]
                 yield results.pop(position)
 
-    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
+    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray | DivergedTraining]:
         """Return the loss of every sample of every client."""
         return self._map("losses", weights, clients, [self._sizes.get(client, 1) for client in clients])
 

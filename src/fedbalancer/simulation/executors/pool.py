@@ -16,8 +16,8 @@ import cloudpickle
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.interfaces import Executor, Trainer
 from fedbalancer.core.processes import LOOK_EVERY_S, Watchdog, become_worker, process_context, without_main
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
-from fedbalancer.simulation.executors.distributed import Answer, DistributedExecutor, Worker
+from fedbalancer.core.types import ClientWork, DivergedTraining, Evaluation, FloatArray, Layout, TrainResult, Weights
+from fedbalancer.simulation.executors.distributed import Answer, DistributedExecutor, Worker, or_diverged
 from fedbalancer.simulation.executors.shared_memory import SharedValue
 
 
@@ -154,17 +154,17 @@ class InlineExecutor:
         """Return the initial model of a seed."""
         return self.trainer.initial_weights(seed)
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> Sequence[TrainResult | DivergedTraining]:
         """Train every client from these weights."""
-        return [self.trainer.train(weights, work) for work in works]
+        return [or_diverged(self.trainer.train, weights, work) for work in works]
 
-    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult | DivergedTraining]:
         """Train the clients one by one."""
-        return (self.trainer.train(weights, work) for work in works)
+        return (or_diverged(self.trainer.train, weights, work) for work in works)
 
-    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
+    def losses(self, weights: Weights, clients: Sequence[str]) -> Sequence[FloatArray | DivergedTraining]:
         """Return the loss of every sample of every client."""
-        return [self.trainer.losses(weights, client) for client in clients]
+        return [or_diverged(self.trainer.losses, weights, client) for client in clients]
 
     def evaluate(self, weights: Weights) -> Evaluation:
         """Evaluate a model on the test data."""
@@ -178,7 +178,7 @@ class InlineExecutor:
         """Do nothing: there are no workers."""
 
 
-def _train_one(weights: Weights, work: ClientWork, executor: Executor) -> list[TrainResult]:
+def _train_one(weights: Weights, work: ClientWork, executor: Executor) -> Sequence[TrainResult | DivergedTraining]:
     return executor.train(weights, [work])
 
 
@@ -205,11 +205,11 @@ class AdaptiveExecutor:
         """Return the initial model of a seed."""
         return self._executor.initial_weights(seed)
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> Sequence[TrainResult | DivergedTraining]:
         """Train every client from these weights."""
         return self._run(lambda executor: executor.train(weights, works))
 
-    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult | DivergedTraining]:
         """Train the clients one by one; the pool may take over between two of them."""
         for number, work in enumerate(works):
             if self._executor is self._pool:
@@ -217,7 +217,7 @@ class AdaptiveExecutor:
                 return
             yield from self._run(partial(_train_one, weights, work))
 
-    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
+    def losses(self, weights: Weights, clients: Sequence[str]) -> Sequence[FloatArray | DivergedTraining]:
         """Return the loss of every sample of every client."""
         return self._run(lambda executor: executor.losses(weights, clients))
 

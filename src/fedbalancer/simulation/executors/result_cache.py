@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedbalancer.core.interfaces import Executor
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
+from fedbalancer.core.types import ClientWork, DivergedTraining, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 MAX_BYTES = 4 * 2**30
 """Maximum size of a cache folder; beyond it the least recently used results are removed."""
@@ -79,7 +79,7 @@ class CachingExecutor:
         self._misses = 0
         return self._executor.initial_weights(seed)
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> Sequence[TrainResult | DivergedTraining]:
         """Train every client from these weights."""
         custom = any(
             work.train is not None or work.part is not None or work.training.keeps_state for work in works
@@ -93,11 +93,11 @@ class CachingExecutor:
             lambda place, arrays: TrainResult(works[place].client, *map(arrays.get, _TRAIN_FIELDS)),  # type: ignore[arg-type]
         )
 
-    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult | DivergedTraining]:
         """Train clients one by one; not cached, because a round that needs it is too large."""
         return self._executor.train_each(weights, works)
 
-    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
+    def losses(self, weights: Weights, clients: Sequence[str]) -> Sequence[FloatArray | DivergedTraining]:
         """Return the loss of every sample of every client."""
         return self._get_or_compute(
             [self._key("losses", weights, client) for client in clients],
@@ -114,6 +114,7 @@ class CachingExecutor:
             _evaluation_arrays,
             lambda place, arrays: _evaluation_of(arrays),
         )
+        assert isinstance(evaluation, Evaluation)
         return evaluation
 
     def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
@@ -127,11 +128,14 @@ class CachingExecutor:
     def _get_or_compute(
         self,
         keys: Sequence[str],
-        compute: Callable[[list[int]], Sequence[T]],
+        compute: Callable[[list[int]], Sequence[T | DivergedTraining]],
         to_arrays: Callable[[T], Arrays],
         from_arrays: Callable[[int, Arrays], T],
-    ) -> list[T]:
-        """Return the result of every key: the cached one, or what `compute` returns for the missing places."""
+    ) -> list[T | DivergedTraining]:
+        """Return the result of every key: the cached one, or what `compute` returns for the missing places.
+
+        A training that diverged is not cached.
+        """
         cached = [self._results.get(key) for key in keys]
         missing = [place for place, arrays in enumerate(cached) if arrays is None]
         started = time.perf_counter()
@@ -140,7 +144,8 @@ class CachingExecutor:
         self._misses = self._misses + len(computed) if len(computed) == len(keys) else 0
         if self._misses <= MAX_MISSES and seconds >= self._least_s * len(computed):
             for place, result in computed.items():
-                self._results.put(keys[place], to_arrays(result))
+                if not isinstance(result, DivergedTraining):
+                    self._results.put(keys[place], to_arrays(result))
         return [
             computed[place] if arrays is None else from_arrays(place, arrays) for place, arrays in enumerate(cached)
         ]
