@@ -145,14 +145,12 @@ MOST_WEIGHT = 5.0
 ROUNDING = 1e-6
 """Relative tolerance; also for first losses, which are stored in four bytes."""
 LOST_ROUNDS = 3
-"""Rounds with invalid reports only after which training has diverged, if a client sent values beyond all bounds."""
+"""Rounds with invalid reports only after which a run ends, if losses or updates are not finite or far too large."""
 NOT_FINITE = "an update with a value that is not a finite number"
 TRAINING_DIVERGED = "training diverged: "
 """Start of the problem of a client that found a value which is not finite in its own training."""
-_HAS_DIVERGED = re.compile(
-    rf"{NOT_FINITE}|{TRAINING_DIVERGED}.*|a change of .* in one parameter.*|.*\b(nan|inf), which must be a finite.*",
-    re.DOTALL,
-)
+_TOO_LARGE = r"(a change of|loss_low|loss_high|loss_sum|over_sumsq) .*, which must be at most"
+_HAS_DIVERGED = re.compile(rf"{NOT_FINITE}|{TRAINING_DIVERGED}|{_TOO_LARGE}|.*\b(nan|inf), which must be a finite number")
 
 CohortFaults = Callable[[Sequence[ClientReport]], Mapping[str, str]]
 """Compares the reports of a round with each other. Returns faults by client."""
@@ -296,7 +294,7 @@ def _check_diverged(problems: Mapping[str, str], state: ServerState, rounds: int
     `problems` includes what an engine rejected.
     """
     suspensions: Suspensions = state.suspensions or Suspensions()
-    diverged = [client for client, problem in problems.items() if _HAS_DIVERGED.fullmatch(problem)]
+    diverged = [client for client, problem in problems.items() if _HAS_DIVERGED.match(problem)]
     count = suspensions.fruitless_rounds + 1
     if diverged and count >= rounds:
         problem = problems[diverged[0]]
