@@ -52,7 +52,7 @@ def test_a_run_whose_clients_all_raise_ends_with_their_reason(tmp_path: Path, na
 )
 def test_a_training_that_has_diverged_is_told_after_three_rounds(name: str, change: Callable[[Message], Any]) -> None:
     world = world_of(change)
-    with pytest.raises(TrainingDiverged, match="in round 3 sent"):
+    with pytest.raises(TrainingDiverged, match="in 3 rounds; round 3, client"):
         world.start(30, name)
     assert len(set(deadlines(world))) == 1
 

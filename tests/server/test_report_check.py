@@ -36,15 +36,39 @@ def test_one_bad_report_is_named_and_left_out(caplog: pytest.LogCaptureFixture) 
     assert drop_invalid_reports(sound, state_of(100, 100, 100)) is sound
 
 
-def test_if_nobody_sends_numbers_for_three_rounds_the_training_has_diverged() -> None:
-    bad = make_result([make_report("c0", update=[0.0, math.nan])])
-    assert drop_invalid_reports(bad, state_of(100)).reports == ()
-    with pytest.raises(TrainingDiverged, match="client 'c0' in round 5 sent an update with a value"):
-        drop_invalid_reports(bad, replace(state_of(100), suspensions=Suspensions(fruitless_rounds=2)))
-    lies = make_result([make_report("c0", loss_high=1e40)])
-    assert (
-        drop_invalid_reports(lies, replace(state_of(100), suspensions=Suspensions(fruitless_rounds=9))).reports == ()
-    ), "liars end no run"
+@pytest.mark.parametrize(
+    "bad",
+    [
+        make_report("c0", update=[0.0, math.nan]),
+        make_report("c0", update=[0.0, 1e30]),
+        make_report("c0", loss_high=1e40),
+        make_report("c0", loss_sum=math.inf),
+        replace(make_report("c0"), problem="training diverged: the loss of sample 3 is nan"),
+    ],
+)
+def test_if_no_report_is_valid_for_three_rounds_the_training_has_diverged(bad: ClientReport) -> None:
+    diverged = make_result([bad])
+    assert drop_invalid_reports(diverged, state_of(100)).reports == ()
+    lost = replace(state_of(100), suspensions=Suspensions(fruitless_rounds=2))
+    with pytest.raises(TrainingDiverged, match=r"in 3 rounds; round 5, client 'c0': .*; try a smaller learning_rate"):
+        drop_invalid_reports(diverged, lost)
+    both = make_result([replace(bad, client="c1"), make_report("c0")])
+    assert drop_invalid_reports(both, replace(lost, ledger=make_ledger(size=(100, 100)))).reports == both.reports[1:]
+
+
+def test_an_asynchronous_round_with_a_single_report_counts_for_less() -> None:
+    diverged = make_result([make_report("c0", update=[0.0, math.nan])])
+    diverged = replace(diverged, plan=replace(diverged.plan, late="counts"))
+    lost = replace(state_of(100), suspensions=Suspensions(fruitless_rounds=7))
+    assert drop_invalid_reports(diverged, lost).reports == ()
+    with pytest.raises(TrainingDiverged, match="in 9 rounds"):
+        drop_invalid_reports(diverged, replace(lost, suspensions=Suspensions(fruitless_rounds=8)))
+
+
+def test_liars_end_no_run() -> None:
+    lies = make_result([make_report("c0", loss_count=1e9)])
+    state = replace(state_of(100), suspensions=Suspensions(fruitless_rounds=9))
+    assert drop_invalid_reports(lies, state).reports == ()
 
 
 def test_of_two_reports_of_a_client_one_counts_and_of_one_that_was_not_asked_none() -> None:

@@ -42,6 +42,7 @@ def test_honest_rounds_leave_it_as_it_is() -> None:
 def test_rounds_in_which_all_were_wrong_are_counted() -> None:
     suspensions = Suspensions().after(offence("c1", 1)).after(offence("c2", 2))
     assert suspensions.fruitless_rounds == 2
+    assert suspensions.after(make_result(missing=["c0"])).fruitless_rounds == 2, "nobody reported"
     assert suspensions.after(offence("c1", 3, "c0")).fruitless_rounds == 0
 
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import fedbalancer as fb
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
-from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import TrainResult
 from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
@@ -202,19 +201,6 @@ class TestMemory:
 
 def test_evaluation_is_the_executors(make_world: Any) -> None:
     assert make_world(FEDAVG).engine.evaluate(np.zeros(2, dtype=np.float32)).samples == 7
-
-
-@pytest.mark.parametrize("verb", ["train", "losses"])
-def test_a_training_that_diverges_names_the_round(
-    make_world: Any, monkeypatch: pytest.MonkeyPatch, needy: Method, verb: str
-) -> None:
-    def diverge(*_: object) -> None:
-        raise TrainingDiverged("client 'c0': loss is not finite")
-
-    world = make_world(needy)
-    monkeypatch.setattr(world.executor, verb, diverge)
-    with pytest.raises(TrainingDiverged, match="round 7, client 'c0'"):
-        world.run("c0", deadline_s=9.0, loss_threshold=5.0, round=7)
 
 
 def test_the_clock_moves_although_nobody_is_there() -> None:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from builders import same
-from simulation.executors.trainers import works
+from simulation.executors.trainers import work, works
 
+from fedbalancer.core.types import DivergedTraining
 from fedbalancer.simulation.executors import InlineExecutor
+from fedbalancer.simulation.executors.distributed import or_diverged
 from fedbalancer.simulation.executors.shared_memory import SharedValue
 
 
@@ -31,6 +33,11 @@ def check_equal(executor: Any, trainer: Any, count: int) -> None:
         assert same(trained, expected)
         assert all(each.update.flags.writeable for each in trained)
         assert same(list(executor.train_each(weights, works(count))), expected)
+    mixed = [*works(2), work("diverging-1"), *works(3)[2:], work("diverging-2", batches=9)]
+    outcomes = [or_diverged(trainer.train, weights, each) for each in mixed]
+    assert outcomes[2] == DivergedTraining("diverging-1", "loss is not finite")
+    assert same(list(executor.train(weights, mixed)), outcomes)
+    assert same(list(executor.train_each(weights, mixed)), outcomes)
     clients = [each.client for each in works(count)]
     assert same(executor.losses(weights, clients), inline.losses(weights, clients))
     assert executor.evaluate(weights) == inline.evaluate(weights)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from plain_trainer import Plain
 
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, TrainResult, Weights
+from fedbalancer.core.types import ClientWork, DivergedTraining, Evaluation, FloatArray, TrainResult, Weights
 from fedbalancer.simulation.executors import InlineExecutor, result_cache
 from fedbalancer.simulation.executors.result_cache import CachingExecutor, ResultFiles
 
@@ -82,6 +82,16 @@ def test_only_what_is_missing_is_done_and_the_order_is_kept(make: Any) -> None:
     found = second.train(WEIGHTS, [replace(WORK, client=name) for name in "abc"])
     assert did == ["a", "c"]
     assert [each.client for each in found] == ["a", "b", "c"]
+
+
+def test_a_training_that_diverged_is_not_cached(make: Any) -> None:
+    works = [WORK, replace(WORK, client="diverging")]
+    for did in (["a", "diverging"], ["diverging"]):
+        executor, done = make()
+        trained = executor.train(WEIGHTS, works)
+        assert trained[1] == DivergedTraining("diverging", "loss is not finite")
+        assert same(trained[0], Plain().train(WEIGHTS, WORK))
+        assert done == did
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.errors import BadData, TrainingDiverged
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 MANY = 30_000
@@ -45,6 +45,8 @@ class Large:
     def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         if work.client.startswith("diverging"):
             raise TrainingDiverged(f"client {work.client!r}: loss is not finite")
+        if work.client.startswith("empty"):
+            raise BadData(f"client {work.client!r} has no samples")
         if work.client == "broken":
             raise Awkward(1, 2)
         if work.client == "slow":
