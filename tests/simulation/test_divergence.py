@@ -157,8 +157,8 @@ def test_workers_and_streams_give_the_same_bytes(name: str) -> None:
 
 
 def test_attackers_and_private_summaries_do_not_read_it() -> None:
-    for name in ("fedbalancer[summary=Histogram(bins=8)]", "fedavg+1t"):
-        results = play(name, Diverges("c3"), settings={"attacks": ["utility-liar:1", "little-is-enough:2"]})[1]
+    for name in ("fedbalancer[summary=Histogram(bins=8)]", "fedavg+wfa"):
+        results = play(name, Diverges("c0", "c3"), settings={"attacks": ["utility-liar:1", "little-is-enough:2"]})[1]
         assert any(each.problem.startswith(PROBLEM) for result in results for each in result.missing)
 
 

@@ -150,7 +150,9 @@ NOT_FINITE = "an update with a value that is not a finite number"
 TRAINING_DIVERGED = "training diverged: "
 """Start of the problem of a client that found a value which is not finite in its own training."""
 _TOO_LARGE = r"(a change of|loss_low|loss_high|loss_sum|over_sumsq) .*, which must be at most"
-_HAS_DIVERGED = re.compile(rf"{NOT_FINITE}|{TRAINING_DIVERGED}|{_TOO_LARGE}|.*\b(nan|inf), which must be a finite number")
+_HAS_DIVERGED = re.compile(
+    rf"{NOT_FINITE}|{TRAINING_DIVERGED}|{_TOO_LARGE}|.*\b(nan|inf), which must be a finite number"
+)
 
 CohortFaults = Callable[[Sequence[ClientReport]], Mapping[str, str]]
 """Compares the reports of a round with each other. Returns faults by client."""

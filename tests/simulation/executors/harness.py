@@ -15,9 +15,8 @@ from typing import Any
 from builders import same
 from simulation.executors.trainers import work, works
 
-from fedbalancer.core.types import DivergedTraining
+from fedbalancer.core.types import DivergedTraining, or_diverged
 from fedbalancer.simulation.executors import InlineExecutor
-from fedbalancer.simulation.executors.distributed import or_diverged
 from fedbalancer.simulation.executors.shared_memory import SharedValue
 
 

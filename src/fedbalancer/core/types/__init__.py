@@ -42,6 +42,7 @@ from fedbalancer.core.types.training import (
     TrainOptions,
     TrainResult,
     batches_per_epoch,
+    or_diverged,
     step_bin,
 )
 
@@ -80,5 +81,6 @@ __all__ = [
     "UpdateFold",
     "Weights",
     "batches_per_epoch",
+    "or_diverged",
     "step_bin",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types.layout import Arrays, FloatArray, IndexArray, Part, Weights
 
 
@@ -180,3 +182,24 @@ class DivergedTraining:
 
     client: str
     problem: str
+
+
+Item = TypeVar("Item", ClientWork, str)
+Result = TypeVar("Result")
+
+
+def or_diverged(
+    compute: Callable[[Any, Item], Result], weights: Weights | None, item: Item
+) -> Result | DivergedTraining:
+    """Return a client's result. If its training diverged, return why: this costs its report, not the run.
+
+    Args:
+        compute: Trains the client or computes its losses.
+        weights: The model.
+        item: The client's work or its id.
+    """
+    try:
+        return compute(weights, item)
+    except TrainingDiverged as error:
+        client = item if isinstance(item, str) else item.client
+        return DivergedTraining(client, str(error).removeprefix(f"client {client!r}: "))

@@ -11,14 +11,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import cloudpickle
 
-from fedbalancer.core.errors import FedBalancerError, TrainingDiverged
+from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.interfaces import Trainer
 from fedbalancer.core.processes import DIED, TRIES, one_thread_here
-from fedbalancer.core.types import ClientWork, DivergedTraining, Evaluation, FloatArray, Layout, TrainResult, Weights
+from fedbalancer.core.types import (
+    ClientWork,
+    DivergedTraining,
+    Evaluation,
+    FloatArray,
+    Layout,
+    TrainResult,
+    Weights,
+    or_diverged,
+)
 
 CHUNK_BYTES = 128 * 1024**2
 """Maximum bytes of updates in one chunk, which a worker holds until it answers."""
@@ -109,27 +118,6 @@ def _process(trainer: Any, verb: str, items: Sequence[Any], weights: Weights | N
         yield trainer.evaluate(weights)
     else:  # initial_weights, combine
         yield from (getattr(trainer, verb)(item) for item in items)
-
-
-Item = TypeVar("Item", ClientWork, str)
-Result = TypeVar("Result")
-
-
-def or_diverged(
-    compute: Callable[[Any, Item], Result], weights: Weights | None, item: Item
-) -> Result | DivergedTraining:
-    """Return a client's result. If its training diverged, return why: this costs its report, not the run.
-
-    Args:
-        compute: Trains the client or computes its losses.
-        weights: The model.
-        item: The client's work or its id.
-    """
-    try:
-        return compute(weights, item)
-    except TrainingDiverged as error:
-        client = item if isinstance(item, str) else item.client
-        return DivergedTraining(client, str(error).removeprefix(f"client {client!r}: "))
 
 
 def make_portable(error: Exception) -> Exception:

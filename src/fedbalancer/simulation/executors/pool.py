@@ -16,8 +16,17 @@ import cloudpickle
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.interfaces import Executor, Trainer
 from fedbalancer.core.processes import LOOK_EVERY_S, Watchdog, become_worker, process_context, without_main
-from fedbalancer.core.types import ClientWork, DivergedTraining, Evaluation, FloatArray, Layout, TrainResult, Weights
-from fedbalancer.simulation.executors.distributed import Answer, DistributedExecutor, Worker, or_diverged
+from fedbalancer.core.types import (
+    ClientWork,
+    DivergedTraining,
+    Evaluation,
+    FloatArray,
+    Layout,
+    TrainResult,
+    Weights,
+    or_diverged,
+)
+from fedbalancer.simulation.executors.distributed import Answer, DistributedExecutor, Worker
 from fedbalancer.simulation.executors.shared_memory import SharedValue
 
 
