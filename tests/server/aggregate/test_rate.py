@@ -251,7 +251,13 @@ class TestDivergence:
     def test_late_losses_that_vary_by_a_multiple_are_not_divergence(self) -> None:
         rng = np.random.default_rng(0)
         late = np.exp(rng.normal(math.log(0.2), 1.0, size=(500, 5, 2)))
-        assert sum(diverged(losses, 2.0) for losses in late) <= 5
+        known = np.concatenate([late, np.full((500, 5, 1), 0.01)], axis=2)
+        assert sum(diverged(losses, 2.0) for losses in known) <= 5
+
+    def test_a_rise_within_the_error_of_a_few_samples_is_not_divergence(self) -> None:
+        losses = np.tile([2.0, 3.0, 0.1], (5, 1))
+        assert diverged(losses, 2.2)
+        assert not diverged(losses * [1, 1, 6], 2.2)
 
     @pytest.mark.parametrize("released", [False, True])
     def test_unknown_and_late_losses_do_not_count(self, released: bool) -> None:
@@ -272,14 +278,35 @@ class TestSignals:
         common = rng.normal(size=2000)
         noise = rng.normal(size=(2, count, 2000)) * math.sqrt(1 / alike - 1)
         before, now = ((common + each) / np.linalg.norm(common + each, axis=1)[:, None] for each in noise)
-        found, straight = agreement(now, before.mean(axis=0))
+        found, straight = agreement(now, before.mean(axis=0), np.zeros(count, dtype=np.bool_))
         assert found == pytest.approx(alike, abs=0.05)
         assert straight == pytest.approx(1.0, abs=0.2)
 
     def test_a_turn_back_is_negative_and_no_agreement_says_nothing(self) -> None:
         step = np.array([1.0, 0.0])
-        assert agreement(np.array([[-1.0, 0.0]] * 4), step) == (1.0, -1.0)
-        assert agreement(np.eye(2)[[0, 1, 0, 1]] * [[1], [1], [-1], [-1]], step)[1] == 0.0
+        fresh = np.zeros(4, dtype=np.bool_)
+        assert agreement(np.array([[-1.0, 0.0]] * 4), step, fresh) == (1.0, -1.0)
+        assert agreement(np.eye(2)[[0, 1, 0, 1]] * [[1], [1], [-1], [-1]], step, fresh)[1] == 0.0
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.floats(0.2, 0.8), st.integers(4, 20))
+    def test_what_a_client_repeats_of_its_own_is_no_agreement_with_the_others(self, alike: float, count: int) -> None:
+        rng = np.random.default_rng(count)
+        own = rng.normal(size=(count, 4000)) * math.sqrt(1 / alike - 1)
+        before, now = ((rng.normal(size=4000) + own) for _ in range(2))
+        before, now = (each / np.linalg.norm(each, axis=1)[:, None] for each in (before, now))
+        _, straight = agreement(now, before.mean(axis=0), np.ones(count, dtype=np.bool_))
+        assert straight == pytest.approx(0.0, abs=0.15)
+
+    def test_the_same_unlike_clients_in_every_round_do_not_raise_the_rate(self) -> None:
+        policy, setup = AutoRate(), setup_of()
+        state = replace(make_state(LEDGER, weights=np.zeros(CLIENTS, dtype=np.float32)), aggregate=policy.init(setup))
+        start = state.aggregate.log_factor
+        for number in range(200):
+            reports = [make_report(client, np.eye(CLIENTS)[place]) for place, client in enumerate(names(CLIENTS))]
+            weights, kept = policy.aggregate(setup, state, reports)
+            state = replace(state, weights=weights, aggregate=kept, round=number + 1)
+        assert state.aggregate.log_factor == start
 
     def test_a_fall_is_of_the_last_over_the_first_losses(self) -> None:
         sums = np.zeros((3, STEP_BINS))

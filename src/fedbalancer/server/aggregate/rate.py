@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.fields import AtLeastOne, Count, NonzeroShare
@@ -40,6 +41,8 @@ BACK = 4.0
 """Divisor of the factor after a round in which training diverged."""
 RISE, LOST = 0.2, 0.5
 """A client's training diverged if its loss rose by both shares: of the first loss, and of what the model learned."""
+ERRORS = 2.0
+"""Standard errors by which its loss must also have risen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,7 @@ class RateState:
         rounds: Number of rounds with reports.
         step: The last change of the model; empty before the first and after a round that is not applied.
         untrained: Median first loss of the first round; NaN before it or if no losses by steps are released.
+        members: Ids of the clients whose updates are in `step`.
     """
 
     inner: Any
@@ -59,6 +63,7 @@ class RateState:
     rounds: int = 0
     step: Weights = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     untrained: float = math.nan
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,9 @@ class AutoRate(Wrapping, Aggregator):
 
     - *Agreement with the last step.* If most updates still point where the model last went, the steps are too short,
       and the factor rises. The median cosine is divided by what it would be for the same gradient, given how much the
-      updates of two clients agree, so that differences between clients do not count as a turn.
+      updates of two clients agree, so that differences between clients do not count as a turn. A client always agrees
+      with its own part of the last step. This part is subtracted, and in the late vote such a client does not count:
+      where the same few phones are online for hours, their agreement shows nothing.
     - *The experiment.* The rank correlation of the clients' rates and the relative fall of their losses during local
       training. If clients with larger rates fall more, the factor rises. Its weight is small where updates are alike.
 
@@ -131,7 +138,7 @@ class AutoRate(Wrapping, Aggregator):
         own: RateState = state.aggregate
         ordered = sort_by_client(reports)
         most = math.log(MOST_FACTOR)
-        losses = np.array([first_and_last(report) for report in ordered if report.staleness == 0]).reshape(-1, 2)
+        losses = np.array([first_and_last(report) for report in ordered if report.staleness == 0]).reshape(-1, 3)
         untrained = _median(losses) if math.isnan(own.untrained) else own.untrained
         if diverged(losses, untrained):
             lower = max(own.log_factor - math.log(BACK), -most)
@@ -143,7 +150,8 @@ class AutoRate(Wrapping, Aggregator):
         )
         move = self._move(setup, state, ordered, norms)
         log_factor = min(max(own.log_factor + move, -most), most)
-        return weights, RateState(inner, log_factor, own.rounds + 1, weights - state.weights, untrained)
+        members = tuple(report.client for report in ordered)
+        return weights, RateState(inner, log_factor, own.rounds + 1, weights - state.weights, untrained, members)
 
     def _gain(self, own: RateState) -> float:
         return min(1.0, self.rounds / (own.rounds + 1))
@@ -164,7 +172,8 @@ class AutoRate(Wrapping, Aggregator):
             return 0.0
         current = [reports[place] for place in fresh]
         directions = np.stack([report.update for report in current]) / np.maximum(norms[fresh], 1e-30)[:, None]
-        alike, straight = agreement(directions, own.step)
+        repeated = np.array([report.client in own.members for report in current])
+        alike, straight = agreement(directions, own.step, repeated)
         trend = 0.0
         if self.spread > 1:
             draws = self._draws(setup, state, [report.client for report in current])
@@ -172,51 +181,65 @@ class AutoRate(Wrapping, Aggregator):
         gain, share = self._gain(own), min(max(alike, 0.0) / ALIKE, 1.0)
         by_step = UP * (straight - STRAIGHT) if straight > STRAIGHT else DOWN * min(straight, 0.0)
         by_step -= TREND * math.copysign(max(abs(trend) - DEAD, 0.0), trend)
-        by_cohort = VOTES * (1 - gain) * float(np.sign(directions @ own.step).mean()) - TREND * gain * trend
+        votes = np.where(repeated, 0.0, np.sign(directions @ own.step))
+        by_cohort = VOTES * (1 - gain) * float(votes.mean()) - TREND * gain * trend
         move = share * by_step + (1 - share) * by_cohort
         return gain * min(max(move, -MOST_MOVE), MOST_MOVE)
 
 
-def agreement(directions: FloatArray, step: Weights) -> tuple[float, float]:
+def agreement(directions: FloatArray, step: Weights, repeated: NDArray[np.bool_]) -> tuple[float, float]:
     """Return how much clients agree with each other, and how much their mean gradient agrees with the last step.
 
-    If updates are a common gradient plus noise of the client, two of them have the cosine p, and one has the cosine
-    p / sqrt(p + (1 - p) / K) with the mean of K. The second result is the cosine with the step divided by this.
+    If updates are a common gradient plus a part of the client's own, two of them have the cosine p, and one has the
+    cosine p / m with the mean of K, where m = sqrt(p + (1 - p) / K). The second result is the cosine with the step
+    divided by this. If the client's own part stays the same, its update is nearer to a step with its last update, by
+    (1 - p) / (K m). This is subtracted.
 
     Args:
         directions: Updates of norm 1, one row per client.
         step: The last change of the model.
+        repeated: For every client, whether the step contains its last update.
 
     Returns:
         The median cosine of two clients, and the cosine from -1 to 1 of the mean gradient and the step; 0 if clients
         do not agree.
+
+    Example:
+        >>> agreement(np.eye(3), np.ones(3), np.zeros(3, dtype=bool))  # each has its own direction
+        (0.0, 0.0)
     """
     count = len(directions)
     alike = float(np.median((directions @ directions.T)[np.triu_indices(count, 1)]))
     length = math.sqrt(squared_norm(step))
     if alike <= 0.02 or length == 0:
         return alike, 0.0
-    cosine = float(np.median(directions @ step)) / length
-    expected = alike / math.sqrt(alike + (1 - alike) / count)
-    return alike, min(max(cosine / expected, -1.0), 1.0)
+    mean_length = math.sqrt(alike + (1 - alike) / count)
+    own_part = np.where(repeated, (1 - alike) / (count * mean_length), 0.0)
+    cosine = float(np.median(directions @ step / length - own_part))
+    return alike, min(max(cosine * mean_length / alike, -1.0), 1.0)
 
 
-def first_and_last(report: ClientReport) -> tuple[float, float]:
-    """Return a client's mean loss before and after local training, or NaN if its summary does not release them.
+def first_and_last(report: ClientReport) -> tuple[float, float, float]:
+    """Return a client's mean loss before and after local training, and the standard error of their difference.
 
-    Every loss is of a sample that was not yet trained in this round (`LossesBySteps`).
+    Every loss is of a sample that was not yet trained in this round (`LossesBySteps`). All are NaN if the summary does
+    not release them.
 
     Args:
         report: The report.
     """
+    unknown = (math.nan, math.nan, math.nan)
     if len(report.summary.released) != 3 * STEP_BINS:
-        return math.nan, math.nan
-    counts, sums, _ = np.reshape(report.summary.released, (3, STEP_BINS))
-    bins = np.flatnonzero(counts >= 1)
+        return unknown
+    by_bin = np.reshape(report.summary.released, (3, STEP_BINS))
+    bins = np.flatnonzero(by_bin[0] >= 1)
     if len(bins) < 2:
-        return math.nan, math.nan
-    last = bins[-1:] if counts[bins[-1]] >= FEW else bins[-2:]
-    return float(sums[bins[0]] / counts[bins[0]]), float(sums[last].sum() / counts[last].sum())
+        return unknown
+    last = bins[-1:] if by_bin[0, bins[-1]] >= FEW else bins[-2:]
+    counts, sums, squares = np.stack([by_bin[:, bins[0]], by_bin[:, last].sum(axis=1)], axis=1)
+    means = sums / counts
+    variances = np.maximum(squares / counts - means**2, 0.0)
+    return float(means[0]), float(means[1]), math.sqrt(float((variances / counts).sum()))
 
 
 def loss_fall(report: ClientReport) -> float:
@@ -225,31 +248,33 @@ def loss_fall(report: ClientReport) -> float:
     Args:
         report: The report.
     """
-    first, last = first_and_last(report)
+    first, last, _ = first_and_last(report)
     return math.log(max(last, 1e-6) / max(first, 1e-6))
 
 
 def diverged(losses: FloatArray, untrained: float) -> bool:
     """Return whether local training made the losses of most clients clearly worse.
 
-    A client counts if its loss rose by more than `RISE` of its first loss, and by more than `LOST` of the way back to
-    the loss of the untrained model. Late losses of a few samples vary by a multiple, but do not return to that loss.
+    A client counts if its loss rose by more than `RISE` of its first loss, by more than `LOST` of the way back to the
+    loss of the untrained model, and by more than `ERRORS` standard errors. Late losses of a few samples vary by a
+    multiple, but do not return to that loss.
 
     Args:
-        losses: First and last loss of every client (`first_and_last`), one row per client.
+        losses: First and last loss of every client and the error of their difference (`first_and_last`), one row per
+            client.
         untrained: Median first loss of the first round; NaN if unknown.
 
     Example:
-        >>> diverged(np.array([[1.0, 1.9], [1.2, 2.5], [0.9, 0.8]]), untrained=2.0)
+        >>> diverged(np.array([[1.0, 1.9, 0.1], [1.2, 2.5, 0.1], [0.9, 0.8, 0.1]]), untrained=2.0)
         True
-        >>> diverged(np.array([[0.1, 0.5], [0.2, 0.4], [0.1, 0.8]]), untrained=2.0)
+        >>> diverged(np.array([[0.1, 0.5, 0.1], [0.2, 0.4, 0.1], [0.1, 0.8, 0.1]]), untrained=2.0)
         False
     """
     known = losses[~np.isnan(losses).any(axis=1)]
     if len(known) < MIN_REPORTS or math.isnan(untrained):
         return False
-    first, last = known.T
-    rose = last - first > np.maximum(RISE * first, LOST * (untrained - first))
+    first, last, error = known.T
+    rose = last - first > np.maximum(np.maximum(RISE * first, LOST * (untrained - first)), ERRORS * error)
     return 2 * int(rose.sum()) > len(known)
 
 
