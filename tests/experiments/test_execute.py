@@ -23,7 +23,7 @@ from fedbalancer.methods.table import BASES
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.training.fast.kernels import describe_processor
 
-ALL_NAMES = [*BASES, *MODIFIED, "canter+learned+robust", "canter+autorate+robust"]
+ALL_NAMES = [*BASES, *MODIFIED, "canter+learned+robust", "canter+auto+robust"]
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 
 

@@ -184,14 +184,14 @@ class TestTable:
         refused -= {"-deadline"} if waits or "2t" in name or name in ("timelyfl", "pisces", "pyramidfl") else set()
         refused |= {"+late"} if name in LATE else set()
         asynchronous = method(name).late.rule() == "counts"
-        refused |= {"+autorate"} if name in DRIFT or asynchronous or not method(name).part.is_whole else set()
+        refused |= {"+autorate", "+auto"} if name in DRIFT or asynchronous or not method(name).part.is_whole else set()
         refused |= {"+forecast"} if isinstance(method(name).work, AllOrNothing | RepeatedEpochs) else set()
         own_rule = not isinstance(method(name).samples, EverySample | OverThreshold)
         refused |= {"+trimmed", "+classfloor"} if own_rule else set()
         if name == "fedcompass":
             refused |= {"+batches", "+qffl", "+fednova"}
         if name == "flude":
-            refused |= {*COMPRESSIONS, "+late"}
+            refused |= {*COMPRESSIONS, "+late", "+auto"}
         if name in DRIFT:
             refused |= {*AGGREGATIONS, "+robust"}
         elif not method(name).part.is_whole:
@@ -261,6 +261,12 @@ class TestSettingsReachTheSlots:
         assert method("oortbalancer[p=.8]").samples == OverThresholdBatch(0.8)
         assert method("oortbalancer").clients == OverThresholdUtility(alpha=2.0)
 
+    def test_auto_keeps_a_compression_that_was_chosen_and_finds_one_rate_only(self) -> None:
+        assert method("canter+mask+auto").compress == method("canter+auto+mask").compress == RandomMask()
+        assert method("canter+auto[compress.bits=2]").compress == Quantised(2)
+        with pytest.raises(BadSetting, match="both find the learning rate"):
+            method("canter+auto+autorate")
+
     def test_modifiers(self) -> None:
         composed: dict[str, dict[str, Any]] = {
             "+powerofchoice[clients.candidates=3]": {"clients": PowerOfChoice(3.0)},
@@ -277,6 +283,7 @@ class TestSettingsReachTheSlots:
             "+fednova": {"aggregate": FedNova()},
             "+averaged": {"model_average": AveragedModel()},
             "+autorate[aggregate.spread=2]": {"aggregate": AutoRate(spread=2.0), "summary": LossesBySteps()},
+            "+auto": {"aggregate": AutoRate(), "summary": LossesBySteps(), "compress": Quantised(4)},
             "+median": {"aggregate": Median()},
             "+trimmedmean[aggregate.beta=.1]": {"aggregate": TrimmedMean(0.1)},
             "+krum[aggregate.keep=2,aggregate.malicious=.3]": {"aggregate": Krum(0.3, 2)},

@@ -84,7 +84,19 @@ def _by_steps(summary: Summarizer) -> Summarizer:
 
 def _auto_rate(m: Method) -> Method:
     """Return the method with a searched learning rate. Without losses by steps, updates alone decide."""
+    if isinstance(m.aggregate, AutoRate):
+        raise BadSetting(f"method '{m.name}' has +auto or +autorate twice; both find the learning rate")
     return m.with_policies(aggregate=AutoRate(m.aggregate), summary=_by_steps(m.summary))
+
+
+AUTO_BITS = 4
+"""Bits per value with `+auto`: within 5% of the best number for every link (docs/methods/auto.md)."""
+
+
+def _auto(m: Method) -> Method:
+    """Return the method with a searched learning rate and updates of few bits, unless it compresses them already."""
+    compress = Quantised(AUTO_BITS) if m.compress.is_identity else m.compress
+    return _auto_rate(m.with_policies(compress=compress))
 
 
 STEERED = (LearnedWork, PeakDeadline, UsefulWork)
@@ -125,7 +137,7 @@ def _robust_aggregate(policy: Any) -> Any:
 
 LAST = "+robust"
 """The modifier that is applied after all others."""
-WRAPPING = ("+autorate", LAST)
+WRAPPING = ("+autorate", "+auto", LAST)
 """The modifiers that wrap what others choose. They are applied after all others, in this order."""
 Modifier = Callable[[Method], Method]
 
@@ -184,6 +196,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
     ),
     # Around the others.
     "+autorate": ("the clients' learning rate is found while training", _auto_rate),
+    "+auto": ("the learning rate is found while training, and updates have few bits", _auto),
     LAST: ("withstands a few liars: medians, limits, clipped updates", robust),
     # Compression of updates.
     "+structured": (
