@@ -67,6 +67,9 @@ NOT_TYPED = {
     "fedbalancer benchmark run --methods canter+autorate --trials 6 --tuning-seeds 2 --seeds 3": (
         _HOURS + "tests/cli/test_benchmark.py"
     ),
+    'fedbalancer benchmark run --methods fedavg+1t --untuned "canter-samples,canter[p=.8,deadline=2T]"': (
+        _HOURS + "tests/experiments/benchmark/test_run.py"
+    ),
     "fedbalancer benchmark show": "results of such a run: tests/cli/test_benchmark.py",
     "fedbalancer benchmark submit mine.toml": "the reader's method: tests/cli/test_benchmark.py",
     "fedbalancer benchmark verify --sample 3": "results of such a run: tests/cli/test_benchmark.py",

@@ -32,6 +32,10 @@ Methods = Annotated[
     list[str] | None,
     typer.Option("--methods", "--method", "-m", help="Comma-separated methods; repeatable. Default: the main ones."),
 ]
+Untuned = Annotated[
+    list[str] | None,
+    typer.Option(help="Comma-separated methods to score without tuning, for example parts of a method; repeatable."),
+]
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials per method. Default: the suite's.")]
 TuningSeeds = Annotated[int | None, typer.Option(min=1, help="Number of tuning seeds. Default: the suite's.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds of the scores. Default: the suite's.")]
@@ -47,6 +51,7 @@ def run(
     tuning_seeds: TuningSeeds = None,
     seeds: Seeds = None,
     gifts: Annotated[bool, typer.Option("--gifts", help="Also score methods with canter's parts.")] = False,
+    untuned: Untuned = None,
     out: Out = RUNS,
     results: Results = RESULTS,
     jobs: Jobs = None,
@@ -61,8 +66,13 @@ def run(
         fedbalancer benchmark run
 
         fedbalancer benchmark run --cells har,femnist --methods canter,oort --trials 6 --seeds 3
+
+        fedbalancer benchmark run --methods fedavg+1t --untuned "canter-samples,canter[p=.8,deadline=2T]"
     """
-    _execute(suite, cells, methods, trials, tuning_seeds, seeds, out, results, jobs, gifts=gifts, score=True)
+    _execute(
+        suite, cells, methods, trials, tuning_seeds, seeds, out, results, jobs,
+        gifts=gifts, untuned=untuned, score=True,
+    )  # fmt: skip
 
 
 def tune(
@@ -192,6 +202,7 @@ def _execute(
     *,
     gifts: bool,
     score: bool,
+    untuned: list[str] | None = None,
     owner: str = "",
     spaces: Mapping[str, SearchSpace] | None = None,
 ) -> None:
@@ -202,12 +213,14 @@ def _execute(
     from fedbalancer.reporting.benchmark_page import write_pages
 
     chosen = find_suite(suite).reduced(trials, tuning_seeds, seeds)
-    names = [name for text in methods for name in split_names(text)] if methods else list(DEFAULT_METHODS)
+    names = split_names(",".join(methods)) if methods else list(DEFAULT_METHODS)
+    fixed = split_names(",".join(untuned or []))
     wanted = split_names(cells) if cells else []
     with StopFlag() as stop:
         complete = run_benchmark(
-            chosen, out, cells=wanted, methods=names, gifts=gifts, score=score, jobs=jobs, results=results,
-            owner=owner, spaces=spaces or {}, say=lambda text: typer.echo(text, err=True), stopped=stop,
+            chosen, out, cells=wanted, methods=names, gifts=gifts, untuned=fixed, score=score, jobs=jobs,
+            results=results, owner=owner, spaces=spaces or {}, stopped=stop,
+            say=lambda text: typer.echo(text, err=True),
         )  # fmt: skip
         stopped = bool(stop())
     if score and (results / "runs.parquet").is_file():

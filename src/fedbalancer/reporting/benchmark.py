@@ -23,18 +23,18 @@ from fedbalancer.reporting.ratio import Arrival, Estimate, Ratio, paired_ratio
 from fedbalancer.reporting.rule import is_fedavg
 
 RUNS, TRIALS, PROTOCOL = "runs.parquet", "trials.parquet", "protocol.json"
-DEFAULT, TUNED, WITH_GIFTS = "default", "tuned", "with gifts"
+DEFAULT, TUNED, WITH_GIFTS, UNTUNED = "default", "tuned", "with gifts", "untuned"
 COLUMNS = (DEFAULT, TUNED)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method in one cell: with its defaults, as tuned, or with the gifts.
+    """A method in one cell: with its defaults, as tuned, with the gifts, or with other settings without tuning.
 
     Args:
         cell: The cell.
-        method: The method, without settings in brackets.
-        column: default, tuned or with gifts.
+        method: The method, without settings in brackets; the full name if it is untuned.
+        column: default, tuned, with gifts or untuned.
         name: The full name of the method that ran.
         owner: Who submitted it; "" for this project.
         rows: The row of every seed.
@@ -141,7 +141,7 @@ class Board:
         Args:
             cell: Name of the cell.
             method: Label of the method.
-            column: default, tuned or with gifts.
+            column: default, tuned, with gifts or untuned.
         """
         for entry in self.entries:
             if (entry.cell, entry.label, entry.column) == (cell, method, column):
@@ -169,19 +169,22 @@ class Board:
         peers = [entry for entry in self.entries if entry.cell == cell and entry.column == column and not entry.is_ours]
         return min(peers, key=lambda entry: _slowness(entry, share), default=None)
 
-    def overall(self, method: str, column: str, share: float, peer: str = "") -> tuple[Ratio, int]:
+    def overall(
+        self, method: str, column: str, share: float, peer: str = "", within: Sequence[str] | None = None
+    ) -> tuple[Ratio, int]:
         """Return the speed-up of a method over all cells, geometric mean over the pairs of runs, and the cells.
 
         Args:
             method: Label of the method.
-            column: default or tuned.
+            column: default, tuned or untuned.
             share: The share of the target.
             peer: Label of a tuned method to compare with, or "best" for the best tuned peer of each cell. Default: the
                 reference.
+            within: Names of cells. Default: all.
         """
         pairs: list[tuple[Arrival, Arrival]] = []
         cells = 0
-        for cell in self.cells:
+        for cell in self.cells if within is None else within:
             entry = self.find(cell, method, column)
             other = self.best_peer(cell, share) if peer == "best" else self.find(cell, peer) if peer else None
             if entry is None or (peer and other is None):
@@ -275,16 +278,21 @@ def _entries(protocol: Mapping[str, Any], runs: pl.DataFrame, trials: pl.DataFra
             best = chosen[cell, owner]
             fedavg = [rows.get((cell, owner, best[name]), {}) for name in sorted(best) if is_fedavg(name)]
             references = _references([each for each in fedavg if each])
-            names = [(name, DEFAULT, name) for name in best] + [(name, TUNED, best[name]) for name in best]
-            names += [
-                (name, WITH_GIFTS, name)
-                for place, whose, name in sorted(rows)
-                if (place, whose) == (cell, owner) and name.endswith(protocol["gifts"])
-            ]
-            for method, column, name in names:
+            scored = [name for place, whose, name in sorted(rows) if (place, whose) == (cell, owner)]
+            for method, column, name in _names(protocol, best, scored):
                 mine = {seed: row for seed, row in rows.get((cell, owner, name), {}).items() if seed in references}
                 if mine and not (owner and is_fedavg(method)):
                     yield _entry(protocol, (cell, method, column, name, owner), mine, references)
+
+
+def _names(
+    protocol: Mapping[str, Any], best: Mapping[str, str], scored: Iterable[str]
+) -> Iterable[tuple[str, str, str]]:
+    """Yield method, column and full name of what a cell and owner may have."""
+    yield from ((name, DEFAULT, name) for name in best)
+    yield from ((name, TUNED, best[name]) for name in best)
+    yield from ((name, WITH_GIFTS, name) for name in scored if name.endswith(protocol["gifts"]))
+    yield from ((name, UNTUNED, name) for name in protocol.get("untuned", ()))
 
 
 def _references(fedavg: Sequence[Mapping[int, Mapping[str, Any]]]) -> dict[int, Mapping[str, Any]]:

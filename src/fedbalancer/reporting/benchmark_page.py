@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from fedbalancer.core.files import write_text
-from fedbalancer.reporting.benchmark import DEFAULT, TUNED, WITH_GIFTS, Board, Entry, load_board
+from fedbalancer.reporting.benchmark import DEFAULT, TUNED, UNTUNED, WITH_GIFTS, Board, Entry, load_board
 from fedbalancer.reporting.leaderboard import interval_text
 from fedbalancer.reporting.page import read_asset
 from fedbalancer.reporting.plotting import image_bytes, new_figure, style_axes, write_figure
@@ -26,6 +28,8 @@ PAGE, TEXT, PROFILE, HEAT = "benchmark.html", "README.md", "profile", "heat"
 MOST_FACTOR = 16.0
 """Largest factor on the axis of the performance profile."""
 OURS = "canter"
+UNTUNED_SHARE = 0.95
+"""Share of the target in the table of untuned methods by cell."""
 
 
 def write_pages(folder: Path) -> Board:
@@ -132,6 +136,7 @@ def markdown(board: Board) -> str:
         if cell["name"] in board.cells:
             parts += [f"### {cell['name']}: {cell['title']}", _cell_table(board, cell["name"])]
     parts += [
+        *_untuned(board),
         "## Parts of canter in other methods",
         *_gifts(board),
         "## Tuned settings",
@@ -262,6 +267,67 @@ def values(board: Board, entry: Entry) -> list[str]:
     ]
 
 
+def _untuned(board: Board) -> list[str]:
+    """Return the section of the methods that were scored without tuning; empty if there are none."""
+    entries = [entry for entry in board.entries if entry.column == UNTUNED]
+    if not entries:
+        return []
+    text = (
+        "These methods were scored with the settings in their names and without trials, for example parts of a method; "
+        "methods with the same base are listed with their defaults, on the same cells, for comparison."
+    )
+    return ["## Not tuned", text, _untuned_overall(board, entries), _untuned_cells(board, entries)]
+
+
+def _untuned_overall(board: Board, entries: Sequence[Entry]) -> str:
+    lines = [
+        "Speed-up over the best tuned FedAvg, geometric mean over the cells of a method.",
+        "",
+        f"| method | cells | {' | '.join(f'{share:.0%}' for share in board.targets)} | mean accuracy |",
+        "|:--|--:|" + "--:|" * (len(board.targets) + 1),
+    ]
+    for base in sorted({_base(entry.label) for entry in entries}):
+        mine = [entry for entry in entries if _base(entry.label) == base]
+        cells = [cell for cell in board.cells if any(entry.cell == cell for entry in mine)]
+        defaults = [(method, DEFAULT) for method in board.methods if _base(method) == base]
+        names = [(label, UNTUNED) for label in sorted({entry.label for entry in mine})]
+        lines += [line for each in defaults + names if (line := _untuned_line(board, *each, cells))]
+    return "\n".join(lines)
+
+
+def _base(label: str) -> str:
+    """Return the base of a method's label, without modifiers, settings and owner."""
+    return re.split(r"[-+[ ]", label, maxsplit=1)[0]
+
+
+def _untuned_line(board: Board, method: str, column: str, cells: Sequence[str]) -> str:
+    """Return a method's row over some cells; "" if it has no runs there."""
+    found = [entry for cell in cells if (entry := board.find(cell, method, column)) is not None]
+    if not found:
+        return ""
+    ratios = [ratio_text(board.overall(method, column, share, within=cells)[0]) for share in board.targets]
+    means = [entry.accuracy.mean for entry in found if entry.accuracy.mean is not None]
+    accuracy = accuracy_text(float(np.mean(means)) if means else None)
+    name = f"`{method}`{' default' if column == DEFAULT else ''}"
+    return f"| {name} | {len(found)} | {' | '.join(ratios)} | {accuracy} |"
+
+
+def _untuned_cells(board: Board, entries: Sequence[Entry]) -> str:
+    share = min(board.targets, key=lambda each: abs(each - UNTUNED_SHARE))
+    cells = [cell for cell in board.cells if any(entry.cell == cell for entry in entries)]
+    lines = [
+        f"Speed-up over the best tuned FedAvg at {share:.0%} of the target, by cell.",
+        "",
+        f"| method | {' | '.join(cells)} |",
+        "|:--|" + "--:|" * len(cells),
+    ]
+    for label in sorted({entry.label for entry in entries}, key=lambda each: (_base(each), each)):
+        found = [board.find(cell, label, UNTUNED) for cell in cells]
+        texts = ["–" if entry is None else ratio_text(entry.over[share]) for entry in found]
+        lines.append(f"| `{label}` | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
 def _gifts(board: Board) -> list[str]:
     """Return the table that separates what is canter's own from what any method could have."""
     share = board.targets[0]
@@ -318,9 +384,12 @@ def _commands(board: Board) -> list[str]:
         f"--suite {protocol['suite']} --trials {protocol['trials']} --tuning-seeds {len(protocol['tuning_seeds'])} "
         f"--seeds {len(protocol['seeds'])}"
     )
+    run, place = f"fedbalancer benchmark run {options}", "--results docs/results/benchmark"
+    names = shlex.quote(",".join(protocol.get("untuned", ())))
     lines = [
-        f"fedbalancer benchmark run {options} --results docs/results/benchmark   # runs all of it, and continues",
-        f"fedbalancer benchmark run {options} --gifts --results docs/results/benchmark",
+        f"{run} {place}   # runs all of it, and continues",
+        f"{run} --gifts {place}",
+        *([f"{run} --methods fedavg+1t --untuned {names} {place}"] if protocol.get("untuned") else []),
         "fedbalancer benchmark show                               # this page again, and the tables in the terminal",
         "fedbalancer benchmark verify --sample 3                  # executes three runs again and compares their bytes",
     ]
@@ -339,7 +408,7 @@ def page_html(board: Board) -> str:
     choices = {
         "cell": list(board.cells),
         "method": list(dict.fromkeys(entry.label for entry in board.entries if entry.column != WITH_GIFTS)),
-        "settings": [DEFAULT, TUNED, WITH_GIFTS],
+        "settings": [DEFAULT, TUNED, WITH_GIFTS, *([UNTUNED] if board.protocol.get("untuned") else [])],
     }
     return environment.from_string(read_asset("benchmark.html")).render(
         suite=board.protocol["suite"], rows=rows, choices=choices, titles=_titles(board),

@@ -10,14 +10,14 @@ from shutil import copytree
 import polars as pl
 import pytest
 
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.experiments.benchmark.results import collect, restore
 from fedbalancer.experiments.benchmark.run import gifted, run_benchmark, with_gifts
 from fedbalancer.experiments.benchmark.suite import FEDAVG, Cell, Suite
 from fedbalancer.experiments.benchmark.tuning import is_tuned, read_tuned, trial_methods
 from fedbalancer.experiments.benchmark.verify import choose_runs, verify
 from fedbalancer.reporting.benchmark import load_board
-from fedbalancer.reporting.benchmark_page import write_pages
+from fedbalancer.reporting.benchmark_page import markdown, write_pages
 
 TINY = {"rounds": 3, "clients_per_round": 3, "epochs": 1}
 SUITE = Suite(
@@ -149,6 +149,92 @@ def test_a_run_that_ended_at_a_lower_target_runs_again(done: Path) -> None:
 def test_methods_without_a_space_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="has no search space"):
         run_benchmark(SUITE, tmp_path, methods=["fedavg[deadline=.5T]"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def untuned(done: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the finished benchmark, continued on another computer with two methods that are not tuned."""
+    folder = tmp_path_factory.mktemp("untuned")
+    results = copytree(done / "results", folder / "results")
+    lines: list[str] = []
+    options = {"jobs": 1, "results": results, "say": lines.append}
+    names = ["canter[ deadline=2.0T, p=.8 ]", "canter-samples", "canter-samples"]
+    assert run_benchmark(SUITE, folder / "runs", methods=["fedavg+1t"], untuned=names, **options)
+    assert lines[0].startswith("1 of 2, tiny, canter"), "only the two methods run, and both are counted"
+    assert not any("tuning" in line or "fedavg" in line for line in lines)
+    before = len(lines)
+    assert run_benchmark(SUITE, folder / "runs", methods=[], **options)
+    assert len(lines) == before
+    return results
+
+
+def test_methods_without_tuning_are_scored_against_the_same_target(done: Path, untuned: Path) -> None:
+    board, before = load_board(untuned), load_board(done / "results")
+    entries = [entry for entry in board.entries if entry.column == "untuned"]
+    assert [entry.label for entry in entries] == ["canter-samples", "canter[p=.8,deadline=2T]"]
+    for entry in entries:
+        assert entry.rows.keys() == {200}
+        assert entry.reference == next(iter(before.entries)).reference
+    assert len(board.entries) == len(before.entries) + 2
+
+
+def test_methods_without_tuning_are_no_peers_and_in_no_profile(done: Path, untuned: Path) -> None:
+    board, before = load_board(untuned), load_board(done / "results")
+    assert board.methods == before.methods
+    assert board.profile(1.0) == before.profile(1.0)
+    ours, theirs = board.best_peer("tiny", 0.8), before.best_peer("tiny", 0.8)
+    assert ours is not None
+    assert theirs is not None
+    assert ours.name == theirs.name
+
+
+def test_the_page_has_a_section_of_methods_without_tuning(untuned: Path) -> None:
+    text = markdown(write_pages(untuned))
+    section = text.partition("## Not tuned")[2].partition("## Parts of canter")[0]
+    for row in ("| `canter` default | 1 | ", "| `canter-samples` | 1 | ", "| `canter[p=.8,deadline=2T]` | 1 | "):
+        assert row in section
+    assert "--methods fedavg+1t --untuned 'canter-samples,canter[p=.8,deadline=2T]' --results" in text
+    assert "<td>untuned</td>" in (untuned / "benchmark.html").read_text()
+
+
+def test_results_keep_the_names_of_methods_without_tuning(done: Path, untuned: Path, tmp_path: Path) -> None:
+    results = copytree(untuned, tmp_path / "results")
+    collect(SUITE, done, results, untuned=["canter-late"])
+    collect(SUITE, done, results)
+    protocol = json.loads((results / "protocol.json").read_text())
+    assert protocol["untuned"] == ["canter-late", "canter-samples", "canter[p=.8,deadline=2T]"]
+    collect(replace(SUITE, trials=9), done, results, owner="Ann", untuned=["oort+late"])
+    added = {**protocol, "untuned": [*protocol["untuned"], "oort+late"]}
+    assert json.loads((results / "protocol.json").read_text()) == added
+
+
+def test_older_results_have_no_methods_without_tuning(untuned: Path, tmp_path: Path) -> None:
+    results = copytree(untuned, tmp_path / "results")
+    protocol = json.loads((results / "protocol.json").read_text())
+    del protocol["untuned"]
+    (results / "protocol.json").write_text(json.dumps(protocol))
+    board = load_board(results)
+    assert "untuned" not in {entry.column for entry in board.entries}
+    text = markdown(board)
+    assert "## Not tuned" not in text
+    assert "--untuned" not in text
+
+
+def test_a_damaged_protocol_is_named(done: Path, tmp_path: Path) -> None:
+    (tmp_path / "protocol.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"protocol\.json is damaged"):
+        collect(SUITE, done, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("canter+nothing", UnknownName), ("canter[p=2]", BadSetting), ("canter[p=.8", BadSetting)]
+)
+def test_a_wrong_name_without_tuning_is_refused_before_anything_runs(
+    name: str, error: type[Exception], tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        run_benchmark(SUITE, tmp_path, untuned=[name])
     assert not list(tmp_path.iterdir())
 
 

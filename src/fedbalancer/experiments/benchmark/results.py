@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.files import readable, write_bytes, write_json
 from fedbalancer.experiments.benchmark.scoring import FILES, read_records, write_record
 from fedbalancer.experiments.benchmark.suite import FEDAVG, GIFTS, Cell, Suite, hash_data
@@ -22,7 +24,7 @@ CHECKSUMS = {file: f"sha256_{file.partition('.')[0]}" for file in FILES}
 """Column of each file of a run whose bytes are compared."""
 
 
-def collect(suite: Suite, out: Path, results: Path, owner: str = "") -> None:
+def collect(suite: Suite, out: Path, results: Path, owner: str = "", untuned: Sequence[str] = ()) -> None:
     """Add the finished runs and trials of a folder to the results.
 
     Args:
@@ -30,6 +32,10 @@ def collect(suite: Suite, out: Path, results: Path, owner: str = "") -> None:
         out: Folder of all runs.
         results: Folder of the results. Rows of other runs stay.
         owner: Owner of the methods; "" for this project.
+        untuned: Canonical names of methods that were scored without tuning. Names that the results have stay.
+
+    Raises:
+        RunFolderError: If the protocol of the results is damaged.
     """
     runs: list[dict[str, Any]] = []
     trials: list[dict[str, Any]] = []
@@ -43,13 +49,27 @@ def collect(suite: Suite, out: Path, results: Path, owner: str = "") -> None:
     make_folder(results)
     _merge(results / RUNS, runs, ("suite", "cell", "method", "seed", "owner"))
     _merge(results / TRIALS, trials, ("suite", "cell", "method", "number", "owner"))
+    _write_protocol(suite, results / PROTOCOL, owner, untuned)
+
+
+def _write_protocol(suite: Suite, file: Path, owner: str, untuned: Sequence[str]) -> None:
+    """Write the protocol of the project's runs. An owner's runs only add their untuned methods to it."""
+    before = _read_protocol(file)
     protocol = {
         "suite": suite.name, "digest": suite.digest, "trials": suite.trials, "tuning_seeds": suite.tuning_seeds,
         "seeds": suite.seeds, "extend": suite.extend, "targets": suite.targets, "gifts": GIFTS,
         "cells": [{"name": cell.name, "task": cell.task, "title": cell.title} for cell in suite.cells],
     }  # fmt: skip
-    if not owner or not (results / PROTOCOL).is_file():
-        write_json(results / PROTOCOL, readable(protocol))
+    names = sorted({*before.get("untuned", ()), *untuned})
+    write_json(file, readable((before if owner and before else protocol) | {"untuned": names}))
+
+
+def _read_protocol(file: Path) -> dict[str, Any]:
+    """Return the protocol of the results; empty if there is none."""
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{file} is damaged: {error}; delete it, and run the benchmark again") from error
 
 
 def restore(cell: Cell, suite: Suite, results: Path, out: Path, owner: str = "") -> None:

@@ -65,6 +65,7 @@ def run_benchmark(
     cells: Sequence[str] = (),
     methods: Sequence[str] = DEFAULT_METHODS,
     gifts: bool = False,
+    untuned: Sequence[str] = (),
     score: bool = True,
     jobs: int | None = None,
     results: Path | None = None,
@@ -81,6 +82,7 @@ def run_benchmark(
         cells: Names of cells. Default: all whose data are on this computer.
         methods: Methods besides FedAvg's variants, which are always tuned: they set the target.
         gifts: Also score every method that supports them with canter's parts, untuned.
+        untuned: Full names of methods that are scored without tuning, for example parts of a method.
         score: Score the methods after tuning.
         jobs: Number of runs in parallel. Default: one per core.
         results: Folder to which results are added after each cell. Trials and runs that it has are not run again, even
@@ -94,28 +96,29 @@ def run_benchmark(
         Whether everything is finished.
 
     Raises:
-        BadSetting: If a method has no search space.
+        BadSetting: If a method has no search space, or its name is wrong.
+        UnknownName: If a method does not exist.
         MissingData: If the data of a cell are not on this computer.
     """
     chosen = [suite.cell(name) for name in cells] if cells else find_cells(suite, say)
-    names = tuple(dict.fromkeys(canonical_name(name) for name in methods))
+    names, untuned = _check_names(methods), _check_names(untuned)
     for name in names:
-        check_method_name(name)
         if name not in spaces:
             space_of(name)
+    added = (*(with_gifts(name) for name in gifted(names)), *untuned) if gifts else untuned
     make_folder(out)
     lock = FolderLock(out)
     try:
         if results is not None:
             for cell in chosen:
                 restore(cell, suite, results, out / cell.name, owner)
-        counter = Counter(_count(suite, out, chosen, names, score=score), say)
+        counter = Counter(_count(suite, out, chosen, names, added, score=score), say)
         complete = True
         for cell in chosen:
             counter.place = cell.name
-            complete &= _run_cell(suite, cell, out / cell.name, names, gifts, score, jobs, counter, stopped, spaces)
+            complete &= _run_cell(suite, cell, out / cell.name, names, added, score, jobs, counter, stopped, spaces)
             if results is not None:
-                collect(suite, out, results, owner)
+                collect(suite, out, results, owner, untuned)
             if stopped():
                 return False
         return complete
@@ -147,15 +150,17 @@ def _run_cell(
     cell: Cell,
     out: Path,
     methods: Sequence[str],
-    gifts: bool,
+    added: Sequence[str],
     score: bool,
     jobs: int | None,
     counter: Counter,
     stopped: Callable[[], bool],
     spaces: Mapping[str, SearchSpace],
 ) -> bool:
+    """Tune and score the methods of a cell, and score the added methods without tuning."""
     make_folder(out)
-    parallel, each = Resources(workers=1).divide(len(methods) * suite.trials, jobs)
+    runs = max(len(methods) * suite.trials, len(FEDAVG) + len(added))
+    parallel, each = Resources(workers=1).divide(runs, jobs)
     with shared_results(out) as shared, JobPool(None, parallel, replace(each, results=shared)) as pool:
         tuned = read_tuned(out / TUNED)
         if any(not is_tuned(suite, tuned, method) for method in (*FEDAVG, *methods)):
@@ -169,11 +174,20 @@ def _run_cell(
             return True
         reference = [tuned[method].chosen for method in FEDAVG]
         names = [name for method in (*FEDAVG, *methods) for name in (method, tuned[method].chosen)]
-        names += [with_gifts(method) for method in gifted(methods)] if gifts else []
-        return Scoring(suite, cell, out, pool, counter.run, stopped).run(names, reference, suite.seeds)
+        return Scoring(suite, cell, out, pool, counter.run, stopped).run([*names, *added], reference, suite.seeds)
 
 
-def _count(suite: Suite, out: Path, cells: Iterable[Cell], methods: Sequence[str], *, score: bool) -> int:
+def _check_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the canonical names of methods, each once."""
+    canonical = tuple(dict.fromkeys(canonical_name(name) for name in names))
+    for name in canonical:
+        check_method_name(name)
+    return canonical
+
+
+def _count(
+    suite: Suite, out: Path, cells: Iterable[Cell], methods: Sequence[str], added: Sequence[str], *, score: bool
+) -> int:
     """Return how many trials and scored runs are left at most."""
     names, total = tuple(dict.fromkeys((*FEDAVG, *methods))), 0
     for cell in cells:
@@ -182,6 +196,7 @@ def _count(suite: Suite, out: Path, cells: Iterable[Cell], methods: Sequence[str
         if score:
             finished = {(row["method"], row["seed"]) for row in read_records(out / cell.name)}
             wanted = {(n, seed) for name in names for seed in suite.seeds for n in (name, _chosen(tuned, name))}
+            wanted |= {(name, seed) for name in added for seed in suite.seeds}
             total += len(wanted - finished)
     return total
 
