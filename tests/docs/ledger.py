@@ -247,7 +247,7 @@ PYTHON = {
         "from fedbalancer.flower import device_app",
     ): "part of an app: tests/flower/test_device_app.py",
     ("docs/methods/README.md", 'method = fb.method("fedbalancer", deadline=MyDeadline(first=60))'): (
-        "with a class of ours: tests/docs/test_tutorials.py"
+        "with the project's own class: tests/docs/test_tutorials.py"
     ),
     ("docs/reference/index.md", "import fedbalancer as fb"): "an import: tests/test_public.py",
     (
