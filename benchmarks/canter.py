@@ -11,7 +11,7 @@
     python benchmarks/canter.py trials --only 'come and go' --seeds 15..19 --out docs/results/canter/seeds-15-to-19
     python benchmarks/canter.py pace [--tasks har]                                 # the ratios by the fall of losses
     python benchmarks/canter.py power [--tasks har]                                # of the batches: others, or learned
-    python benchmarks/canter.py rate [--tasks har]                                 # wrong learning rates: +autorate
+    python benchmarks/canter.py rate [--tasks har]                                 # wrong learning rates: +auto
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which continues where it was stopped. Ratios are
 those of seconds to the target on the same seed, over FedBalancer (first; `rate`: over canter) and over the best FedAvg,
@@ -147,7 +147,7 @@ def filled(setting: str, users: int) -> str:
 def wrong_rates(task: str) -> tuple[str, ...]:
     """Methods with the task's learning rate, a tenth of it and ten times as much, given or as a start of the search."""
     wrong = [f"[learning_rate={RATES[task] * times:g}]" for times in (0.1, 10)]
-    named = [f"{method}{rate}" for method in ("canter", "canter+autorate") for rate in ("", *wrong)]
+    named = [f"{method}{rate}" for method in ("canter", "canter+auto") for rate in ("", *wrong)]
     return ("fedavg+1t", "fedavg+wfa", *named)
 
 

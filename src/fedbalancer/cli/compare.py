@@ -36,7 +36,7 @@ DEMO = Defaults(
     rounds=100,
     seeds=8,
     extend=1.0,
-    methods=("fedavg+1t", "fedavg+wfa", "prox+1t", "fedbalancer", "canter", "canter+autorate"),
+    methods=("fedavg+1t", "fedavg+wfa", "prox+1t", "fedbalancer", "canter", "canter+auto"),
 )
 """The comparison without a task: the smartwatches of eight people, and two others to test on.
 

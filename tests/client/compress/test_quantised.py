@@ -15,6 +15,7 @@ from fedbalancer.client.compress.quantised import BLOCK, rotate, rotate_back
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, Layout, Weights
+from fedbalancer.methods.modifiers import AUTO_BITS
 from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import MajorityVote
 
@@ -208,3 +209,20 @@ def test_votes_are_refused_by_what_would_take_them_for_changes() -> None:
     assert method("fedavg+1t", compress=SignSGD(), aggregate=MajorityVote()).compress == SignSGD()
     with pytest.raises(BadSetting, match=r"SignSGD sends votes.*not WeightedMean"):
         method("fedavg+1t", compress=SignSGD())
+
+
+def test_the_bits_of_auto_are_near_the_best_number_for_every_link() -> None:
+    """A round in which sending 32 bits takes the share u lasts 1 - u + u b / 32; noise costs at most 1 + error."""
+    layout = Layout([("w", (100, 400)), ("b", (400,))])
+    shares = np.linspace(0.05, 0.95, 19)
+    for values in (np.random.default_rng(0).normal(size=40400), np.random.default_rng(0).standard_t(3, size=40400)):
+        update = values.astype(np.float32)
+        costs = {}
+        for bits in range(1, 9):
+            decoded = Quantised(bits).decode(Quantised(bits).encode(update, layout, 0, None)[0], layout, 0)
+            error = float(((decoded - update) ** 2).sum() / (update**2).sum())
+            costs[bits] = (1 - shares + shares * bits / 32) * (1 + error)
+        best = np.min(list(costs.values()), axis=0)
+        worst_ratio = {bits: float((cost / best).max()) for bits, cost in costs.items()}
+        assert worst_ratio[AUTO_BITS] < 1.06
+        assert min(worst_ratio, key=lambda bits: worst_ratio[bits]) == AUTO_BITS
