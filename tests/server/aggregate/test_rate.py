@@ -298,15 +298,17 @@ class TestSignals:
         _, straight = agreement(now, before.mean(axis=0), np.ones(count, dtype=np.bool_))
         assert straight == pytest.approx(0.0, abs=0.15)
 
-    def test_the_same_unlike_clients_in_every_round_do_not_raise_the_rate(self) -> None:
+    def test_where_the_same_unlike_clients_report_the_rate_falls_as_one_over_the_root_of_rounds(self) -> None:
         policy, setup = AutoRate(), setup_of()
         state = replace(make_state(LEDGER, weights=np.zeros(CLIENTS, dtype=np.float32)), aggregate=policy.init(setup))
-        start = state.aggregate.log_factor
+        factors = []
         for number in range(200):
+            factors.append(math.exp(state.aggregate.log_factor))
             reports = [make_report(client, np.eye(CLIENTS)[place]) for place, client in enumerate(names(CLIENTS))]
             weights, kept = policy.aggregate(setup, state, reports)
             state = replace(state, weights=weights, aggregate=kept, round=number + 1)
-        assert state.aggregate.log_factor == start
+        assert factors == sorted(factors, reverse=True)
+        assert factors[-1] / factors[49] == pytest.approx(math.sqrt(50 / 200), rel=0.05)
 
     def test_a_fall_is_of_the_last_over_the_first_losses(self) -> None:
         sums = np.zeros((3, STEP_BINS))

@@ -33,6 +33,8 @@ UP, DOWN, TREND = 1.6, 0.3, 0.8
 """Change of the rate's logarithm per unit of cosine above `STRAIGHT`, of cosine below 0, and of rank correlation."""
 VOTES = 1.0
 """Change of the rate's logarithm if all updates point where the model last went, and not back, in late rounds."""
+REPEATED = 0.05
+"""Fall of the rate's logarithm if all clients were in the last round: with `rounds` = 10, as 1 / sqrt(n)."""
 DEAD = 0.4
 """Rank correlation that changes nothing where updates are alike."""
 FEW = 5
@@ -78,7 +80,8 @@ class AutoRate(Wrapping, Aggregator):
       and the factor rises. The median cosine is divided by what it would be for the same gradient, given how much the
       updates of two clients agree, so that differences between clients do not count as a turn. A client always agrees
       with its own part of the last step. This part is subtracted, and in the late vote such a client does not count:
-      where the same few phones are online for hours, their agreement shows nothing.
+      where the same few phones are online for hours, their agreement shows nothing. As far as only they report, the
+      rate falls slowly, so that the model does not follow them alone.
     - *The experiment.* The rank correlation of the clients' rates and the relative fall of their losses during local
       training. If clients with larger rates fall more, the factor rises. Its weight is small where updates are alike.
 
@@ -183,7 +186,7 @@ class AutoRate(Wrapping, Aggregator):
         by_step -= TREND * math.copysign(max(abs(trend) - DEAD, 0.0), trend)
         votes = np.where(repeated, 0.0, np.sign(directions @ own.step))
         by_cohort = VOTES * (1 - gain) * float(votes.mean()) - TREND * gain * trend
-        move = share * by_step + (1 - share) * by_cohort
+        move = share * by_step + (1 - share) * by_cohort - REPEATED * float(repeated.mean())
         return gain * min(max(move, -MOST_MOVE), MOST_MOVE)
 
 
