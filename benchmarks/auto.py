@@ -1,9 +1,9 @@
-"""How many bits an update should have: the analysis of docs/methods/auto.md beside measurements, figure and table.
+"""Compares the number of bits of an update with the analysis of docs/methods/auto.md: a figure and a table.
 
     python benchmarks/auto.py [--seeds 0..2] [--out docs/results/canter]
 
 Measured in the benchmark's cell `slow-network`, on seeds of the design: seconds of `canter+autorate` to 90, 95 and 100%
-of the target by the number of bits, geometric mean over targets and seeds. Predicted: (1 - u + u b / 32) (1 + error),
+of the target by the number of bits, geometric mean over targets and seeds. Upper bound: (1 - u + u b / 32) (1 + error),
 where u is the measured share of a client's round that sending 32 bits takes, and the error is that of `Quantised(b)` on
 normally distributed values. Finished runs are kept in the folder `--runs`.
 """
@@ -51,8 +51,8 @@ def error_of(bits: int) -> float:
     return float(((decoded - update) ** 2).sum() / (update**2).sum())
 
 
-def predicted(bits: int, share: float | FloatArray) -> Any:
-    """Return the time to a target, where 1 is an update of 32 bits."""
+def bound(bits: int, share: float | FloatArray) -> Any:
+    """Return the longest time to a target, where 1 is an update of 32 bits."""
     return (1 - share + share * bits / 32) * (1 + error_of(bits))
 
 
@@ -90,28 +90,28 @@ def compare(folder: Path, seeds: list[int]) -> tuple[list[dict[str, float]], flo
         ratios = values - logs[32]
         rows.append(
             {
-                "bits": bits, "error": error_of(bits), "predicted": float(predicted(bits, share)),
+                "bits": bits, "error": error_of(bits), "bound": float(bound(bits, share)),
                 "measured": math.exp(ratios.mean()), "low": math.exp(ratios.min()), "high": math.exp(ratios.max()),
-                "farthest": float(np.max(predicted(bits, LINKS) / best_on(LINKS))),
+                "farthest": float(np.max(bound(bits, LINKS) / best_on(LINKS))),
             }
         )  # fmt: skip
     return rows, share
 
 
 def best_on(links: FloatArray) -> FloatArray:
-    """Return the shortest predicted time for every share of sending."""
-    return np.min([predicted(bits, links) for bits in (*range(1, 9), 32)], axis=0)
+    """Return the shortest of these times for every share of sending."""
+    return np.min([bound(bits, links) for bits in (*range(1, 9), 32)], axis=0)
 
 
 def draw(rows: list[dict[str, float]], share: float) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
     for bits in (2, 3, 4, 8):
-        left.plot(LINKS, predicted(bits, LINKS), label=f"{bits} bits")
+        left.plot(LINKS, bound(bits, LINKS), label=f"{bits} bits")
     left.set(xlabel="share of a round that sending 32 bits takes", ylabel="time (32 bits: 1)", ylim=(0, 1.5))
-    left.set_title("predicted")
+    left.set_title("upper bound")
     left.legend(fontsize="small")
     places = range(len(rows))
-    right.plot(places, [row["predicted"] for row in rows], "o--", color="0.6", label=f"predicted (share {share:.2f})")
+    right.plot(places, [row["bound"] for row in rows], "o--", color="0.6", label=f"upper bound (share {share:.2f})")
     ends = [[row["measured"] - row["low"] for row in rows], [row["high"] - row["measured"] for row in rows]]
     right.errorbar(places, [row["measured"] for row in rows], yerr=ends, fmt="o-", capsize=3, label="measured")
     right.set(
@@ -125,16 +125,16 @@ def draw(rows: list[dict[str, float]], share: float) -> None:
 def page(rows: list[dict[str, float]], share: float, seeds: list[int]) -> str:
     """Return the table in Markdown."""
     lines = [
-        "# Bits of an update: predicted and measured", "",
+        "# Bits of an update: upper bound and measured", "",
         "    python benchmarks/auto.py", "",
         f"Cell `{CELL}` of the benchmark, seeds {', '.join(map(str, seeds))}, which were used for the design.",
         "Times are multiples of the time with 32 bits; the range is that of the seeds.",
-        f"Sending 32 bits takes {share:.0%} of a client's round. The last column: longest predicted time over",
+        f"Sending 32 bits takes {share:.0%} of a client's round. The last column: largest ratio of the bound to",
         "that of the best number of bits, for shares of sending from 5% to 95%.", "",
-        "| bits | error | predicted | measured (range) | at most over the best |", "|--:|--:|--:|--:|--:|",
+        "| bits | error | upper bound | measured (range) | over the best |", "|--:|--:|--:|--:|--:|",
     ]  # fmt: skip
     lines += [
-        f"| {row['bits']} | {row['error']:.4f} | {row['predicted']:.2f} | {row['measured']:.2f} "
+        f"| {row['bits']} | {row['error']:.4f} | {row['bound']:.2f} | {row['measured']:.2f} "
         f"({row['low']:.2f} to {row['high']:.2f}) | {row['farthest']:.2f} |"
         for row in rows
     ]
