@@ -64,7 +64,7 @@ NOT_TYPED = {
     "fedbalancer benchmark run --cells har,femnist --methods oort,canter --trials 6 --tuning-seeds 2 --seeds 3": (
         _HOURS + "tests/cli/test_benchmark.py"
     ),
-    "fedbalancer benchmark run --methods canter+autorate --trials 6 --tuning-seeds 2 --seeds 3": (
+    "fedbalancer benchmark run --methods canter+auto --trials 6 --tuning-seeds 2 --seeds 3": (
         _HOURS + "tests/cli/test_benchmark.py"
     ),
     'fedbalancer benchmark run --methods fedavg+1t --untuned "canter-samples,canter[p=.8,deadline=2T]"': (
@@ -99,6 +99,7 @@ NOT_TYPED = {
         _HOURS + "tests/cli/test_cli.py"
     ),
     "python benchmarks/peers/one_client.py": "a minute of timings; its parts: tests/paper/bench/test_peers.py",
+    "python benchmarks/auto.py": "minutes of training; start: tests/paper/bench/test_scripts.py",
     "python benchmarks/memory.py": "five minutes and gigabytes; smaller: tests/simulation/test_engine_fold.py",
     "fedbalancer run synthetic --device cuda --workers 4 --gpus 0.25": (
         "needs a GPU; shares: tests/simulation/executors/test_resources.py"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PAGE, TEXT, PROFILE, HEAT = "benchmark.html", "README.md", "profile", "heat"
 MOST_FACTOR = 16.0
 """Largest factor on the axis of the performance profile."""
-OURS = "canter"
+OURS, UNTUNED_OURS = "canter", "canter+auto"
 UNTUNED_SHARE = 0.95
 """Share of the target in the table of untuned methods by cell."""
 
@@ -171,28 +171,32 @@ def _known(board: Board, column: str) -> list[str]:
 
 
 def _answer(board: Board) -> str:
-    """One line per cell: the fastest tuned method, the fastest peer, and ours against it."""
+    """One line per cell: the fastest of tuned peer and ours, and our methods against the peer."""
     share = board.targets[0]
-    lines = ["| cell | fastest tuned method | best tuned peer | tuned `canter` over it | default `canter` over it |",
-             "|:--|:--|:--|--:|--:|"]  # fmt: skip
+    columns = [(method, column) for method in (OURS, UNTUNED_OURS) for column in (TUNED, DEFAULT)]
+    shown = [each for each in columns if any(board.find(cell, *each) is not None for cell in board.cells)]
+    heads = [f"{column} `{method}` over it" for method, column in shown]
+    lines = [f"| {' | '.join(['cell', 'fastest tuned method', 'best tuned peer', *heads])} |",
+             f"|:--|:--|:--|{'--:|' * len(heads)}"]  # fmt: skip
     for cell in board.cells:
-        peer, ours = board.best_peer(cell, share), board.find(cell, OURS)
-        default = board.find(cell, OURS, DEFAULT)
+        peer = board.best_peer(cell, share)
         if peer is None:
             continue
-        ratio = board.ratio(ours, peer, share) if ours is not None else Ratio(None)
-        plain = board.ratio(default, peer, share) if default is not None else Ratio(None)
-        fastest = f"`{OURS}`" if ratio.mean is not None and ratio.mean > 1 and ratio.bound != "<" else f"`{peer.label}`"
-        unresolved = "" if ratio.resolved else " (not resolved)"
-        lines.append(f"| {cell} | {fastest}{unresolved} | `{peer.label}` | {ratio_text(ratio)} | {ratio_text(plain)} |")
-    _, cells = board.overall(OURS, TUNED, share, "best")
+        entries = [board.find(cell, *each) for each in shown]
+        ratios = [board.ratio(entry, peer, share) if entry is not None else Ratio(None) for entry in entries]
+        ours = ratios[shown.index((OURS, TUNED))] if (OURS, TUNED) in shown else Ratio(None)
+        fastest = f"`{OURS}`" if ours.mean is not None and ours.mean > 1 and ours.bound != "<" else f"`{peer.label}`"
+        unresolved = "" if ours.resolved else " (not resolved)"
+        lines.append(f"| {cell} | {fastest}{unresolved} | `{peer.label}` | {' | '.join(map(ratio_text, ratios))} |")
     heads = [f"{each:.0%} of the target" for each in board.targets]
-    lines += ["", f"`canter` over the best tuned peer of each cell, all {cells} cells. The peer is chosen on the same "
+    lines += ["", "Our methods over the best tuned peer of each cell, all their cells. The peer is chosen on the same "
               "seeds, which favours it. –: on some seed, neither of the two reached the target.",
-              "", f"| settings | {' | '.join(heads)} |", f"|:--|{'--:|' * len(heads)}"]  # fmt: skip
-    for column in (TUNED, DEFAULT):
-        ratios = [ratio_text(board.overall(OURS, column, each, "best")[0]) for each in board.targets]
-        lines.append(f"| {column} | {' | '.join(ratios)} |")
+              "", f"| {' | '.join(['method', 'settings', 'cells', *heads])} |",
+              f"|:--|:--|--:|{'--:|' * len(heads)}"]  # fmt: skip
+    for method, column in shown:
+        ratios = [board.overall(method, column, each, "best")[0] for each in board.targets]
+        cells = board.overall(method, column, share, "best")[1]
+        lines.append(f"| `{method}` | {column} | {cells} | {' | '.join(map(ratio_text, ratios))} |")
     return "\n".join(lines)
 
 
