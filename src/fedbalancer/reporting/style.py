@@ -55,6 +55,7 @@ KNOWN = {
     "oortbalancer": Look(ORANGE, "dash"),
     "fedbalancer": Look(RED, "solid", 3.2),
     "canter": Look(VIOLET, "solid", 3.2),
+    "canter+auto": Look(VIOLET, "dash", 3.2),
 }
 OUTCOMES = {
     "completed": ("completed", GREEN),
