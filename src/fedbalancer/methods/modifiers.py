@@ -90,7 +90,7 @@ def _auto_rate(m: Method) -> Method:
 
 
 AUTO_BITS = 4
-"""Bits per value with `+auto`: within 5% of the best number for every link (docs/methods/auto.md)."""
+"""Bits per value with `+auto`: its bound on the time is within 5% of the best for every link (docs/methods/auto.md)."""
 
 
 def _auto(m: Method) -> Method:
