@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -78,3 +79,26 @@ def test_it_does_not_look_more_often_than_it_shall(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "LOOK_EVERY_S", 3600.0)
     monkeypatch.setattr(module, "_state", lambda pid: pytest.fail("looked"))
     assert Watchdog().look([1]) == []
+
+
+FAULTS = """
+import resource, sys
+from fedbalancer.core.processes import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def batch():
+    [bytearray(30_000_000) for _ in range(4)]
+batch(), batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    batch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_memory_that_a_worker_frees_serves_its_next_batch() -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc has this setting")
+    asked = ([sys.executable, "-c", FAULTS, choice] for choice in ("leave", "keep"))
+    cleared, kept = (int(subprocess.run(each, capture_output=True, text=True, check=True).stdout) for each in asked)
+    assert kept * 10 < cleared  # pages that the system had to clear again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -77,12 +78,13 @@ def without_main() -> Iterator[None]:
 
 
 def become_worker() -> None:
-    """Prepare a worker process: leave Ctrl-C to the parent, and exit when the parent ends.
+    """Prepare a worker process: leave Ctrl-C to the parent, exit when the parent ends, and keep freed memory.
 
     A killed driver leaves no workers behind.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    keep_freed_memory()
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -91,6 +93,22 @@ def become_worker() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep the memory that this process frees, for its next batch.
+
+    By default glibc returns large blocks to the system, which has to clear them again for every batch: 5% of the time
+    of a ResNet-18. Other C libraries are left as they are.
+    """
+    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        return
+    libc.mallopt(_TRIM_THRESHOLD, _NEVER)
+    libc.mallopt(_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's settings
+_NEVER, _LARGEST_IN_HEAP = 2**31 - 1, 2**25
 
 
 def usable_cores() -> int:

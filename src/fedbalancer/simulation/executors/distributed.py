@@ -269,12 +269,13 @@ class DistributedExecutor(ABC):
         offered = 0
         with self._share(weights) as shared, self._end_busy_workers():
             for position in range(len(works)):
+                most = min(len(works), position + AHEAD * self.workers)
+                chunks += [Chunk((each,)) for each in range(offered, most)]
+                offered = most
+                self._assign(chunks, "train", works, shared)
                 while position not in results and position not in errors:
-                    most = min(len(works), position + AHEAD * self.workers)
-                    chunks += [Chunk((each,)) for each in range(offered, most)]
-                    offered = max(offered, most)
-                    self._assign(chunks, "train", works, shared)
                     self._collect(chunks, results, errors)
+                    self._assign(chunks, "train", works, shared)  # before the caller spends time on a result
                 if position in errors:
                     raise errors[position]
                 yield results.pop(position)
