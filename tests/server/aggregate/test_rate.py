@@ -18,7 +18,17 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import STEP_BINS, ClientReport, ServerState, Setup
 from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import AutoRate, CheckedUpdates, ExtrapolatedMomentum, WeightedMean
-from fedbalancer.server.aggregate.rate import BACK, MOST_FACTOR, MOST_MOVE, agreement, diverged, loss_fall, rate_trend
+from fedbalancer.server.aggregate.rate import (
+    BACK,
+    MOST_FACTOR,
+    MOST_MOVE,
+    SKETCH,
+    agreement,
+    diverged,
+    loss_fall,
+    rate_trend,
+    sketch,
+)
 from fedbalancer.store.codec import decode_state, encode_state
 from fedbalancer.testing import check_policy
 
@@ -278,25 +288,42 @@ class TestSignals:
         common = rng.normal(size=10_000)
         noise = rng.normal(size=(2, count, 10_000)) * math.sqrt(1 / alike - 1)
         before, now = ((common + each) / np.linalg.norm(common + each, axis=1)[:, None] for each in noise)
-        found, straight = agreement(now, before.mean(axis=0), np.zeros(count, dtype=np.bool_))
+        found, straight = agreement(now, before.mean(axis=0), np.full(count, math.nan))
         assert found == pytest.approx(alike, abs=0.05)
         assert straight == pytest.approx(1.0, abs=0.2)
 
     def test_a_turn_back_is_negative_and_no_agreement_says_nothing(self) -> None:
         step = np.array([1.0, 0.0])
-        fresh = np.zeros(4, dtype=np.bool_)
+        fresh = np.full(4, math.nan)
         assert agreement(np.array([[-1.0, 0.0]] * 4), step, fresh) == (1.0, -1.0)
         assert agreement(np.eye(2)[[0, 1, 0, 1]] * [[1], [1], [-1], [-1]], step, fresh)[1] == 0.0
 
     @settings(max_examples=20, deadline=None)
-    @given(st.floats(0.2, 0.8), st.integers(4, 20))
-    def test_what_a_client_repeats_of_its_own_is_no_agreement_with_the_others(self, alike: float, count: int) -> None:
-        rng = np.random.default_rng(count)
-        own = rng.normal(size=(count, 4000)) * math.sqrt(1 / alike - 1)
-        before, now = ((rng.normal(size=4000) + own) for _ in range(2))
+    @given(st.floats(0.0, 0.8), st.floats(0.3, 1.0), st.integers(4, 20), st.floats(0.3, 1.0))
+    def test_the_same_gradient_is_straight_also_where_clients_repeat_a_part_of_their_own(
+        self, alike: float, kept: float, count: int, repeat: float
+    ) -> None:
+        rng, size = np.random.default_rng(count), 20_000
+        parts = rng.normal(size=(3, count, size)) * math.sqrt(1 - alike)
+        own = np.stack([math.sqrt(kept) * parts[0] + math.sqrt(1 - kept) * each for each in parts[1:]])
+        again = np.arange(count) < max(round(repeat * count), 2)
+        own[1, ~again] = rng.normal(size=(int((~again).sum()), size)) * math.sqrt(1 - alike)
+        before, now = math.sqrt(alike) * rng.normal(size=size) + own
         before, now = (each / np.linalg.norm(each, axis=1)[:, None] for each in (before, now))
-        _, straight = agreement(now, before.mean(axis=0), np.ones(count, dtype=np.bool_))
-        assert straight == pytest.approx(0.0, abs=0.15)
+        cosines = np.where(again, (sketch(before) * sketch(now)).sum(axis=1), math.nan)
+        _, straight = agreement(now, before.mean(axis=0), cosines)
+        if alike >= 0.1 or again.all():
+            assert straight == pytest.approx(1.0, abs=0.3)
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.floats(-1.0, 1.0), st.integers(1, 5000))
+    def test_sketches_keep_cosines(self, cosine: float, size: int) -> None:
+        first, other = np.random.default_rng(size).normal(size=(2, size))
+        other -= (other @ first) / (first @ first) * first * (size > 1)
+        first, other = (each / np.linalg.norm(each) for each in (first, other))
+        second = cosine * first + math.sqrt(1 - cosine**2) * other if size > 1 else first * cosine
+        both = sketch(np.stack([first, second]).astype(np.float32))
+        assert both[0] @ both[1] == pytest.approx(cosine, abs=5 / math.sqrt(SKETCH))
 
     def test_where_the_same_unlike_clients_report_the_rate_falls_as_one_over_the_root_of_rounds(self) -> None:
         policy, setup = AutoRate(), setup_of()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.fields import AtLeastOne, Count, NonzeroShare
@@ -33,8 +32,13 @@ UP, DOWN, TREND = 1.6, 0.3, 0.8
 """Change of the rate's logarithm per unit of cosine above `STRAIGHT`, of cosine below 0, and of rank correlation."""
 VOTES = 1.0
 """Change of the rate's logarithm if all updates point where the model last went, and not back, in late rounds."""
+SKETCH = 1024
+"""Numbers that are kept of each client's last update, from which its cosine with the next one is estimated."""
 REPEATED = 0.05
 """Fall of the rate's logarithm if all clients were in the last round: with `rounds` = 10, as 1 / sqrt(n)."""
+SURE = 10
+"""Number of reports from which their rank correlation counts in full; that of n unrelated ones varies as
+1 / sqrt(n - 1)."""
 DEAD = 0.4
 """Rank correlation that changes nothing where updates are alike."""
 FEW = 5
@@ -58,6 +62,7 @@ class RateState:
         step: The last change of the model; empty before the first and after a round that is not applied.
         untrained: Median first loss of the first round; NaN before it or if no losses by steps are released.
         members: Ids of the clients whose updates are in `step`.
+        sketches: Sketches of their updates (`sketch`), one row per client.
     """
 
     inner: Any
@@ -66,6 +71,7 @@ class RateState:
     step: Weights = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     untrained: float = math.nan
     members: tuple[str, ...] = ()
+    sketches: FloatArray = field(default_factory=lambda: np.zeros((0, SKETCH)))
 
 
 @dataclass(frozen=True)
@@ -78,19 +84,21 @@ class AutoRate(Wrapping, Aggregator):
 
     - *Agreement with the last step.* If most updates still point where the model last went, the steps are too short,
       and the factor rises. The median cosine is divided by what it would be for the same gradient, given how much the
-      updates of two clients agree, so that differences between clients do not count as a turn. A client always agrees
-      with its own part of the last step. This part is subtracted, and in the late vote such a client does not count:
-      where the same few phones are online for hours, their agreement shows nothing. As far as only they report, the
-      rate falls slowly, so that the model does not follow them alone.
+      updates of two clients agree, so that differences between clients do not count as a turn. A client also agrees
+      with its own part of the last step. How much is measured from sketches of its last two updates and belongs to the
+      divisor: where the same few phones are online for hours, most agreement is of this kind. In the late vote such a
+      client does not count. As far as only they report, the rate falls slowly, so that the model does not follow them
+      alone.
     - *The experiment.* The rank correlation of the clients' rates and the relative fall of their losses during local
-      training. If clients with larger rates fall more, the factor rises. Its weight is small where updates are alike.
+      training. If clients with larger rates fall more, the factor rises. Its weight is small where updates are alike,
+      and with fewer than ten reports.
 
     Both are medians or ranks, and this changes the factor by at most e per round, so one dishonest client cannot set
     it. Updates are clipped to twice the median norm.
 
-    If local training diverged for most clients (`diverged`), the round is not applied: the model and the wrapped policy
-    stay as they are, and the factor is divided by 4. This needs the losses of `LossesBySteps`. With another summary,
-    such as a private or silent one, it is off.
+    If local training diverged for half of the clients (`diverged`), the round is not applied: the model and the wrapped
+    policy stay as they are, and the factor is divided by 4. This needs the losses of `LossesBySteps`. With another
+    summary, such as a private or silent one, it is off.
 
     After `rounds` rounds, moves and `spread` - 1 decrease as 1 / n.
 
@@ -151,10 +159,14 @@ class AutoRate(Wrapping, Aggregator):
         weights, inner = self.inner.aggregate(
             replace(setup, learning_rate=rate, schedule=None), self.unwrapped(state), _clip(ordered, norms)
         )
-        move = self._move(setup, state, ordered, norms)
+        directions = _directions(ordered, norms)
+        sketches = sketch(directions)
+        move = self._move(setup, state, ordered, directions, sketches)
         log_factor = min(max(own.log_factor + move, -most), most)
-        members = tuple(report.client for report in ordered)
-        return weights, RateState(inner, log_factor, own.rounds + 1, weights - state.weights, untrained, members)
+        return weights, RateState(
+            inner, log_factor, own.rounds + 1, weights - state.weights, untrained,
+            tuple(report.client for report in ordered), sketches,
+        )  # fmt: skip
 
     def _gain(self, own: RateState) -> float:
         return min(1.0, self.rounds / (own.rounds + 1))
@@ -167,20 +179,34 @@ class AutoRate(Wrapping, Aggregator):
             for client in clients
         }
 
-    def _move(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport], norms: FloatArray) -> float:
+    def _move(
+        self,
+        setup: Setup,
+        state: ServerState,
+        reports: Sequence[ClientReport],
+        directions: Weights,
+        sketches: FloatArray,
+    ) -> float:
         """Return the change of the logarithm of the rate."""
         own: RateState = state.aggregate
         fresh = [place for place, report in enumerate(reports) if report.staleness == 0]
         if len(fresh) < MIN_REPORTS or not len(own.step):
             return 0.0
-        current = [reports[place] for place in fresh]
-        directions = np.stack([report.update for report in current]) / np.maximum(norms[fresh], 1e-30)[:, None]
-        repeated = np.array([report.client in own.members for report in current])
-        alike, straight = agreement(directions, own.step, repeated)
+        current, directions = [reports[place] for place in fresh], directions[fresh]
+        last = dict(zip(own.members, own.sketches, strict=True))
+        again = np.array(
+            [
+                float(sketches[place] @ last[client]) if (client := reports[place].client) in last else math.nan
+                for place in fresh
+            ]
+        )
+        repeated = ~np.isnan(again)
+        alike, straight = agreement(directions, own.step, again)
         trend = 0.0
         if self.spread > 1:
             draws = self._draws(setup, state, [report.client for report in current])
             trend = rate_trend(list(draws.values()), [loss_fall(report) for report in current])
+            trend *= min(1.0, math.sqrt((len(current) - 1) / (SURE - 1)))
         gain, share = self._gain(own), min(max(alike, 0.0) / ALIKE, 1.0)
         by_step = UP * (straight - STRAIGHT) if straight > STRAIGHT else DOWN * min(straight, 0.0)
         by_step -= TREND * math.copysign(max(abs(trend) - DEAD, 0.0), trend)
@@ -190,36 +216,63 @@ class AutoRate(Wrapping, Aggregator):
         return gain * min(max(move, -MOST_MOVE), MOST_MOVE)
 
 
-def agreement(directions: FloatArray, step: Weights, repeated: NDArray[np.bool_]) -> tuple[float, float]:
+def agreement(directions: Weights, step: Weights, again: FloatArray) -> tuple[float, float]:
     """Return how much clients agree with each other, and how much their mean gradient agrees with the last step.
 
     If updates are a common gradient plus a part of the client's own, two of them have the cosine p, and one has the
-    cosine p / m with the mean of K, where m = sqrt(p + (1 - p) / K). The second result is the cosine with the step
-    divided by this. If the client's own part stays the same, its update is nearer to a step with its last update, by
-    (1 - p) / (K m). This is subtracted.
+    cosine p / m with the mean of K, where m = sqrt(p + (1 - p) / K). If its own part stays partly the same, so that its
+    update has the cosine q > p with its last one, which is in the step, the cosine with the step is larger:
+    (p + (q - p) / K) / m. The second result is the cosine with the step divided by this, with the part of clients that
+    are in the step.
 
     Args:
         directions: Updates of norm 1, one row per client.
         step: The last change of the model.
-        repeated: For every client, whether the step contains its last update.
+        again: The cosine of each client's update with its last one; NaN if the step does not contain it.
 
     Returns:
-        The median cosine of two clients, and the cosine from -1 to 1 of the mean gradient and the step; 0 if clients
-        do not agree.
+        The median cosine of two clients, and the cosine from -1 to 1 of the mean gradient and the step; 0 if neither
+        clients agree with each other nor each with its own last update.
 
     Example:
-        >>> agreement(np.eye(3), np.ones(3), np.zeros(3, dtype=bool))  # each has its own direction
+        >>> agreement(np.eye(3), np.ones(3), np.full(3, np.nan))  # each has its own direction
         (0.0, 0.0)
+        >>> agreement(np.eye(3), np.ones(3), np.ones(3))  # each has its own direction, and keeps it
+        (0.0, 1.0)
     """
     count = len(directions)
     alike = float(np.median((directions @ directions.T)[np.triu_indices(count, 1)]))
-    length = math.sqrt(squared_norm(step))
-    if alike <= 0.02 or length == 0:
+    common, length = max(alike, 0.0), math.sqrt(squared_norm(step))
+    known = again[~np.isnan(again)]
+    kept = len(known) / count * max(float(np.median(known)) - common, 0.0) / count if len(known) else 0.0
+    if common + kept <= 0.02 or length == 0:
         return alike, 0.0
-    mean_length = math.sqrt(alike + (1 - alike) / count)
-    own_part = np.where(repeated, (1 - alike) / (count * mean_length), 0.0)
-    cosine = float(np.median(directions @ step / length - own_part))
-    return alike, min(max(cosine * mean_length / alike, -1.0), 1.0)
+    mean_length = math.sqrt(common + (1 - common) / count)
+    cosine = float(np.median(directions @ step)) / length
+    return alike, min(max(cosine * mean_length / (common + kept), -1.0), 1.0)
+
+
+def sketch(directions: Weights) -> FloatArray:
+    """Return `SKETCH` numbers per row, whose inner products estimate those of the rows with an error of some 0.03.
+
+    Every number is the sum of a part of the row with random signs, which are always the same.
+
+    Args:
+        directions: Vectors of norm 1, one per row.
+
+    Example:
+        >>> sketch(np.eye(2, 5)).shape
+        (2, 1024)
+    """
+    rows, size = directions.shape
+    signs = np.random.default_rng(0).integers(0, 2, size, dtype=np.int8) * np.int8(2) - np.int8(1)
+    full = size // SKETCH * SKETCH
+    sums = np.zeros((rows, SKETCH))
+    for place, direction in enumerate(directions):
+        signed = direction * signs
+        sums[place] = signed[:full].reshape(-1, SKETCH).sum(axis=0)
+        sums[place, : size - full] += signed[full:]
+    return sums
 
 
 def first_and_last(report: ClientReport) -> tuple[float, float, float]:
@@ -256,7 +309,7 @@ def loss_fall(report: ClientReport) -> float:
 
 
 def diverged(losses: FloatArray, untrained: float) -> bool:
-    """Return whether local training made the losses of most clients clearly worse.
+    """Return whether local training made the losses of at least half of the clients clearly worse.
 
     A client counts if its loss rose by more than `RISE` of its first loss, by more than `LOST` of the way back to the
     loss of the untrained model, and by more than `ERRORS` standard errors. Late losses of a few samples vary by a
@@ -278,7 +331,7 @@ def diverged(losses: FloatArray, untrained: float) -> bool:
         return False
     first, last, error = known.T
     rose = last - first > np.maximum(np.maximum(RISE * first, LOST * (untrained - first)), ERRORS * error)
-    return 2 * int(rose.sum()) > len(known)
+    return 2 * int(rose.sum()) >= len(known)
 
 
 def rate_trend(rates: Sequence[float], falls: Sequence[float]) -> float:
@@ -316,3 +369,12 @@ def _clip(reports: Sequence[ClientReport], norms: FloatArray) -> list[ClientRepo
         report if norm <= longest else replace(report, update=report.update * np.float32(longest / norm))
         for report, norm in zip(reports, norms.tolist(), strict=True)
     ]
+
+
+def _directions(reports: Sequence[ClientReport], norms: FloatArray) -> Weights:
+    """Return the updates divided by their norms, one row per client."""
+    size = len(reports[0].update) if reports else 0
+    rows = np.empty((len(reports), size), dtype=np.float32)
+    for row, report, norm in zip(rows, reports, norms.tolist(), strict=True):
+        np.divide(report.update, max(norm, 1e-30), out=row)
+    return rows
