@@ -258,6 +258,20 @@ class TestDivergence:
         assert not np.array_equal(applied.weights, start.weights)
         assert np.array_equal(discarded.weights, applied.weights)
 
+    @pytest.mark.parametrize(("length", "applied"), [(2.0, True), (100.0, False)])
+    def test_without_losses_it_is_seen_from_updates_that_explode_after_a_rise(
+        self, length: float, applied: bool
+    ) -> None:
+        policy, setup = AutoRate(), setup_of()
+        states = [replace(make_state(LEDGER), aggregate=policy.init(setup))]
+        for number, norm in enumerate([1.0, 1.0, length]):
+            reports = [make_report(client, [norm, norm]) for client in names(CLIENTS)]
+            weights, kept = policy.aggregate(setup, states[-1], reports)
+            states.append(replace(states[-1], weights=weights, aggregate=kept, round=number + 1))
+        *_, before, after = states
+        assert np.array_equal(before.weights, after.weights) is not applied
+        assert (after.aggregate.log_factor > before.aggregate.log_factor) is applied
+
     def test_late_losses_that_vary_by_a_multiple_are_not_divergence(self) -> None:
         rng = np.random.default_rng(0)
         late = np.exp(rng.normal(math.log(0.2), 1.0, size=(500, 5, 2)))

@@ -49,6 +49,8 @@ RISE, LOST = 0.2, 0.5
 """A client's training diverged if its loss rose by both shares: of the first loss, and of what the model learned."""
 ERRORS = 2.0
 """Standard errors by which its loss must also have risen."""
+RISEN, EXPLODED = 1.3, 5.0
+"""After the factor rose by `RISEN`, training also diverged if updates are `EXPLODED` times as long as this explains."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,7 @@ class RateState:
         untrained: Median first loss of the first round; NaN before it or if no losses by steps are released.
         members: Ids of the clients whose updates are in `step`.
         sketches: Sketches of their updates (`sketch`), one row per client.
+        longest: Median norm of the next updates above which training diverged.
     """
 
     inner: Any
@@ -72,6 +75,7 @@ class RateState:
     untrained: float = math.nan
     members: tuple[str, ...] = ()
     sketches: FloatArray = field(default_factory=lambda: np.zeros((0, SKETCH)))
+    longest: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,10 @@ class AutoRate(Wrapping, Aggregator):
     Both are medians or ranks, and this changes the factor by at most e per round, so one dishonest client cannot set
     it. Updates are clipped to twice the median norm.
 
-    If local training diverged for half of the clients (`diverged`), the round is not applied: the model and the wrapped
-    policy stay as they are, and the factor is divided by 4. This needs the losses of `LossesBySteps`. With another
-    summary, such as a private or silent one, it is off.
+    If local training diverged, the round is not applied: the model and the wrapped policy stay as they are, and the
+    factor is divided by 4. It diverged if it made the losses of half of the clients clearly worse (`diverged`), or if
+    updates are five times as long as the last rise of the factor explains. The first needs the losses of
+    `LossesBySteps`; with another summary, such as a private or silent one, it is off.
 
     After `rounds` rounds, moves and `spread` - 1 decrease as 1 / n.
 
@@ -151,10 +156,11 @@ class AutoRate(Wrapping, Aggregator):
         most = math.log(MOST_FACTOR)
         losses = np.array([first_and_last(report) for report in ordered if report.staleness == 0]).reshape(-1, 3)
         untrained = _median(losses) if math.isnan(own.untrained) else own.untrained
-        if diverged(losses, untrained):
+        norms = np.array([math.sqrt(squared_norm(report.update)) for report in ordered])
+        norm = float(np.median(norms)) if len(norms) else 0.0
+        if diverged(losses, untrained) or norm > own.longest:
             lower = max(own.log_factor - math.log(BACK), -most)
             return state.weights, RateState(own.inner, lower, own.rounds + 1, untrained=untrained)
-        norms = np.array([math.sqrt(squared_norm(report.update)) for report in ordered])
         rate = setup.rate_in(state.round + 1) * math.exp(own.log_factor)
         weights, inner = self.inner.aggregate(
             replace(setup, learning_rate=rate, schedule=None), self.unwrapped(state), _clip(ordered, norms)
@@ -163,9 +169,10 @@ class AutoRate(Wrapping, Aggregator):
         sketches = sketch(directions)
         move = self._move(setup, state, ordered, directions, sketches)
         log_factor = min(max(own.log_factor + move, -most), most)
+        longest = EXPLODED * math.exp(move) * norm if move > math.log(RISEN) else math.inf
         return weights, RateState(
             inner, log_factor, own.rounds + 1, weights - state.weights, untrained,
-            tuple(report.client for report in ordered), sketches,
+            tuple(report.client for report in ordered), sketches, longest,
         )  # fmt: skip
 
     def _gain(self, own: RateState) -> float:
