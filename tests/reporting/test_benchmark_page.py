@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from fedbalancer.reporting import benchmark_page
 from fedbalancer.reporting.benchmark import DEFAULT, UNTUNED, Board, load_board
 from fedbalancer.reporting.benchmark_page import markdown, terminal_rows
 
@@ -82,3 +83,17 @@ def test_entries_without_tuning_are_in_the_terminal_and_the_plain_values(tmp_pat
     assert board.to_json()["cells"]["a"]["canter[p=.8], untuned"]["speedup"]["1"]["mean"] == pytest.approx(8)
     assert board.find("a", "canter[p=.8]", DEFAULT) is None
     assert "canter[p=.8]" not in board.methods
+
+
+def test_the_answer_has_our_untuned_method_once_with_or_without_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark_page, "UNTUNED_OURS", "canter[p=.8]")
+    head = next(
+        line for line in markdown(make_board(tmp_path, ["canter[p=.8]"])).splitlines() if "| best tuned peer |" in line
+    )
+    assert head.endswith(" | tuned `canter` over it | default `canter` over it | untuned `canter[p=.8]` over it |")
+    head = next(
+        line for line in markdown(make_board(tmp_path, ["canter"])).splitlines() if "| best tuned peer |" in line
+    )
+    assert head.endswith(" | tuned `canter` over it | untuned `canter` over it |")

@@ -173,8 +173,10 @@ def _known(board: Board, column: str) -> list[str]:
 def _answer(board: Board) -> str:
     """One line per cell: the fastest of tuned peer and ours, and our methods against the peer."""
     share = board.targets[0]
-    columns = [(method, column) for method in (OURS, UNTUNED_OURS) for column in (TUNED, DEFAULT)]
+    columns = [(method, column) for method in (OURS, UNTUNED_OURS) for column in (TUNED, DEFAULT, UNTUNED)]
     shown = [each for each in columns if any(board.find(cell, *each) is not None for cell in board.cells)]
+    # An untuned method has its default settings, and may have them in more cells.
+    shown = [each for each in shown if each[1] != DEFAULT or (each[0], UNTUNED) not in shown]
     heads = [f"{column} `{method}` over it" for method, column in shown]
     lines = [f"| {' | '.join(['cell', 'fastest tuned method', 'best tuned peer', *heads])} |",
              f"|:--|:--|:--|{'--:|' * len(heads)}"]  # fmt: skip
