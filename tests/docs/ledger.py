@@ -64,8 +64,8 @@ NOT_TYPED = {
     "fedbalancer benchmark run --cells har,femnist --methods oort,canter --trials 6 --tuning-seeds 2 --seeds 3": (
         _HOURS + "tests/cli/test_benchmark.py"
     ),
-    "fedbalancer benchmark run --methods canter+auto --trials 6 --tuning-seeds 2 --seeds 3": (
-        _HOURS + "tests/cli/test_benchmark.py"
+    "fedbalancer benchmark run --methods fedavg+1t --untuned canter+auto --trials 6 --tuning-seeds 2 --seeds 3": (
+        _HOURS + "tests/experiments/benchmark/test_run.py"
     ),
     'fedbalancer benchmark run --methods fedavg+1t --untuned "canter-samples,canter[p=.8,deadline=2T]"': (
         _HOURS + "tests/experiments/benchmark/test_run.py"
