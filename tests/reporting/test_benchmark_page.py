@@ -31,9 +31,9 @@ def run(cell: str, method: str, seconds: float, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make_board(folder: Path, untuned: list[str]) -> Board:
+def make_board(folder: Path, untuned: list[str], times: dict[str, dict[str, int]] = TIMES) -> Board:
     """The results of two cells, read from their files."""
-    runs = [run(cell, *each, seed) for cell, times in TIMES.items() for each in times.items() for seed in (0, 1)]
+    runs = [run(cell, *each, seed) for cell, own in times.items() for each in own.items() for seed in (0, 1)]
     trial = {"suite": "s", "owner": "", "number": 0, "chosen": True}
     trials = [{**trial, "cell": cell, "method": name, "trial": name} for cell in TIMES for name in METHODS]
     protocol = {
@@ -97,3 +97,12 @@ def test_the_answer_has_our_untuned_method_once_with_or_without_trials(
         line for line in markdown(make_board(tmp_path, ["canter"])).splitlines() if "| best tuned peer |" in line
     )
     assert head.endswith(" | tuned `canter` over it | untuned `canter` over it |")
+
+
+def test_only_methods_that_ran_in_all_cells_are_in_the_figure_of_the_profile(tmp_path: Path) -> None:
+    times = {"a": TIMES["a"], "b": {method: 80 for method in METHODS if method != "oort"}}
+    board = make_board(tmp_path, [], times)
+    figure = benchmark_page.plot_profile(board, 1.0)
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fedavg+1t", "canter", "canter+late"}
+    table = markdown(board).partition("| tuned method |")[2]
+    assert table.index("`canter`") < table.index("`oort`")
